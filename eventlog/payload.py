@@ -1,0 +1,186 @@
+"""The payload rule: what commit() accepts comes back equal, all else is refused before a byte is written (design 3.2).
+
+The fast path asks C code: does orjson take it, and are all values plain scalars, or else does marshal take it, which takes exactly the
+built-in types and so refuses what orjson would turn into something else (enums, UUIDs, datetimes, subclasses)? What passes both differs
+from its JSON only where NaN and infinities became `null`: then the text is loaded and compared. Only when one of them says no does Python
+walk the value, to find the path for the error, or to find nothing worse than a tuple.
+"""
+
+from __future__ import annotations
+
+import marshal
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import orjson
+
+from eventlog.errors import PayloadError
+from eventlog.events import Event
+
+DEPTH_MAX = 128
+ALL_NAMES = 2**64 - 1
+TYPE_BYTES_MAX = 200
+STREAM_BYTES_MAX = 4096
+
+_TYPE = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*\Z")
+# Strict: a subclass, a datetime or a dataclass must come to us as an error, not as somebody's idea of a string.
+_OPTIONS = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+_dumps, _loads, _marshal = orjson.dumps, orjson.loads, marshal.dumps
+
+# Names that passed the rule, with their masks; bounded, since streams may be made of ids without end.
+_types: dict[str, int] = {}
+_streams: dict[str, int] = {}
+_NAMES_MAX = 4096
+_PADDING = tuple(b" " * (-n % 8) for n in range(8))
+# A flat object of these needs no closer look (float too: what has no JSON form became `null`). One call in C for the usual event.
+_scalar = frozenset({str, int, float, bool, type(None)}).issuperset
+_DEEP_BYTES = 2 * DEPTH_MAX  # nothing shorter can be nested too deep: each level takes an opening and a closing byte
+
+
+class Draft(NamedTuple):
+    """A commit that is encoded and not yet numbered: the body of its frame and what the header says about it."""
+
+    body: bytes
+    events: int
+    type_mask: int
+    stream_mask: int
+
+
+def mask_of(name: str) -> int:
+    """The bit of a type or a stream in a frame's 64-bit masks: CRC-32 of its UTF-8 bytes, modulo 64."""
+    return 1 << (crc32(name.encode()) & 63)
+
+
+def masks_of(names: Iterable[str] | None) -> int:
+    """The mask of whoever wants any of these names; None: all of them."""
+    if names is None:
+        return ALL_NAMES
+    mask = 0
+    for name in names:
+        mask |= mask_of(name)
+    return mask
+
+
+def encode(events: Event | Iterable[Event], commit_bytes_max: int) -> Draft:
+    """Turn the events of one commit into the body of one frame.
+
+    Raises PayloadError, naming the value, for anything that would not come back equal, for an empty commit, and for one over
+    `commit_bytes_max` bytes.
+    """
+    batch: Sequence[Event] = (events,) if isinstance(events, Event) else _listed(events)
+    rows: list[tuple[Any, Any, Any]] = []
+    type_mask = stream_mask = 0
+    plain = True
+    for event in batch:
+        try:
+            kind, data, stream = event
+        except (TypeError, ValueError):
+            kind, data, stream = "", {}, ""  # `_check_event` refuses it
+        # An exact str that was seen before was checked then; a subclass would hash like one.
+        known_type = _types.get(kind) if kind.__class__ is str else None
+        known_stream = _streams.get(stream) if stream.__class__ is str else None
+        if known_type is None or known_stream is None or event.__class__ is not Event or data.__class__ is not dict:
+            known_type, known_stream = _check_event(event, len(rows))
+        type_mask |= known_type
+        stream_mask |= known_stream
+        plain = plain and _scalar(map(type, data.values()))
+        rows.append((kind, stream, data))
+    try:
+        body = _dumps(rows, option=_OPTIONS)
+        if not plain:
+            _marshal(rows)
+            plain = len(body) < _DEEP_BYTES or body.count(b"[") + body.count(b"{") < DEPTH_MAX
+        if b"null" in body:
+            plain = plain and _loads(body) == [list(row) for row in rows]
+    except (TypeError, ValueError, RecursionError):
+        plain = False
+    if not plain:  # perhaps only a tuple or a string with many brackets; perhaps something to refuse
+        for position, event in enumerate(batch):
+            _check(event.data, f"events[{position}].data", 1)
+        body = _dumps(rows, option=_OPTIONS)
+    length = len(body)
+    if length > commit_bytes_max:
+        raise PayloadError("events", f"the commit takes {length} bytes, commit_bytes_max is {commit_bytes_max}")
+    if length & 7:  # white space keeps frames aligned, and is covered by the body's CRC like all else
+        body += _PADDING[length & 7]
+    return tuple.__new__(Draft, (body, len(rows), type_mask, stream_mask))
+
+
+def _listed(events: Iterable[Event]) -> list[Event]:
+    batch = list(events)
+    if not batch:
+        raise PayloadError("events", "a commit needs at least one event")
+    return batch
+
+
+def _check_event(event: object, position: int) -> tuple[int, int]:
+    """The masks of an event that is met for the first time, or the error."""
+    if type(event) is not Event:
+        raise PayloadError(f"events[{position}]", f"expected an Event, got {type(event).__name__}")
+    if type(event.data) is not dict:
+        raise PayloadError(f"events[{position}].data", f"expected a JSON object (dict), got {type(event.data).__name__}")
+    return _check_type(event.type, position), _check_stream(event.stream, position)
+
+
+def _check_type(kind: object, position: int) -> int:
+    where = f"events[{position}].type"
+    if type(kind) is not str:
+        raise PayloadError(where, f"expected a str, got {type(kind).__name__}")
+    if not _TYPE.match(kind) or len(kind) > TYPE_BYTES_MAX:
+        raise PayloadError(where, f"{kind!r:.60} is not a dotted lower-case name of at most {TYPE_BYTES_MAX} bytes")
+    return _remember(_types, kind)
+
+
+def _check_stream(stream: object, position: int) -> int:
+    where = f"events[{position}].stream"
+    if type(stream) is not str:
+        raise PayloadError(where, f"expected a str, got {type(stream).__name__}")
+    _check_str(stream, where)
+    if len(stream.encode()) > STREAM_BYTES_MAX:
+        raise PayloadError(where, f"longer than {STREAM_BYTES_MAX} bytes")
+    return _remember(_streams, stream)
+
+
+def _remember(known: dict[str, int], name: str) -> int:
+    if len(known) >= _NAMES_MAX:
+        known.clear()
+    mask = known[name] = mask_of(name)
+    return mask
+
+
+def _check_str(value: str, path: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise PayloadError(path, f"lone surrogate at character {error.start}; it has no UTF-8 form") from None
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    """Walk a value and raise for the first part of it that would not come back equal."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return
+    if kind is str:
+        _check_str(value, path)
+    elif kind is int:
+        if not -(2**63) <= value < 2**64:
+            raise PayloadError(path, "an integer beyond 64 bits would be read back as a float")
+    elif kind is float:
+        if value != value or value in (float("inf"), float("-inf")):
+            raise PayloadError(path, f"{value} has no JSON form")
+    elif kind in (dict, list, tuple):
+        if depth > DEPTH_MAX:
+            raise PayloadError(f"{path:.60}…", f"nested deeper than {DEPTH_MAX}")
+        if kind is dict:
+            for key, item in value.items():
+                if type(key) is not str:
+                    raise PayloadError(path, f"key {key!r:.60} is {type(key).__name__}, not str")
+                _check_str(key, f"{path} (a key)")
+                _check(item, f"{path}.{key}" if key.isidentifier() else f"{path}[{key!r:.60}]", depth + 1)
+        else:
+            for index, item in enumerate(value):
+                _check(item, f"{path}[{index}]", depth + 1)
+    else:
+        raise PayloadError(path, f"{kind.__module__}.{kind.__qualname__} is not a JSON type; convert it first")
