@@ -1,0 +1,42 @@
+"""The promise of Durability.BATCHED: on disk after the window, or once so many bytes wait, as long as the process lives."""
+
+from __future__ import annotations
+
+import threading
+
+from eventlog.group import Background, Group
+from eventlog.writer import Entry, Writer
+
+
+class Batch:
+    """What one handle has written and not synced yet. `window` is in seconds."""
+
+    def __init__(self, writer: Writer, group: Group, window: float, bytes_max: int) -> None:
+        self._writer, self._group, self._bytes_max = writer, group, bytes_max
+        self._open = False
+        self._thread = Background("eventlog-window", self._end_window, window)
+        self._starting = threading.Lock()
+
+    def grew(self) -> None:
+        """Something was written that waits for the disk. The first of a window wakes the thread, the one too many syncs at once."""
+        if not self._open:
+            self.open_window()
+        tail = self._writer.view.tail
+        if tail.end - tail.durable >= self._bytes_max:
+            self._group.commit(Entry(None))  # a failure has poisoned the writer: every later call on the handle raises it
+
+    def open_window(self) -> None:
+        """Let the window begin, if none runs. Never blocks for the disk."""
+        self._open = True
+        if self._thread.ident is None:
+            with self._starting:
+                if self._thread.ident is None:
+                    self._thread.start()
+        self._thread.poke()
+
+    def _end_window(self) -> None:
+        self._open = False  # before the sync: who writes from now on opens the next window
+        self._group.commit(Entry(None))
+
+    def close(self) -> None:
+        self._thread.close()

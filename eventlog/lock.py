@@ -1,0 +1,162 @@
+"""The writer lock (flock on `lock`) and owner locks (a byte of `owners` each): the kernel frees both when the holder dies.
+
+No pid, no age, no stale-lock guessing (reliability P21): a lock that cannot be had is somebody's who lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from types import TracebackType
+from typing import Self
+
+from eventlog import forks
+from eventlog.errors import EventLogError, LockTimeout, NotWritten, UnsafeLog
+from eventlog.fs import FileSystem, is_regular, let_go
+
+_WAIT_FIRST, _WAIT_MAX = 20e-6, 2e-3  # seconds between tries; the lock is held for tens of microseconds, never for a sync
+
+
+class WriterLock:
+    """The exclusive right to append, among all processes. Its holder also owns the tail record in the same file."""
+
+    def __init__(self, fs: FileSystem, dir_fd: int, path: str, timeout: float) -> None:
+        self._fs, self._dir_fd, self._path, self._timeout = fs, dir_fd, path, timeout
+        self.fd, self.inode = self._open()
+        self._checked = self.time = 0  # when the inode was last looked at, in about milliseconds; when the lock was taken, in ns
+
+    def _open(self) -> tuple[int, int]:
+        fs = self._fs
+        fd = fs.open("lock", os.O_RDWR | os.O_CREAT, dir_fd=self._dir_fd)
+        try:
+            status = fs.fstat(fd)
+            if not is_regular(status) and status.st_nlink:
+                raise UnsafeLog(f"{self._path}/lock: not a plain file with a single name; remove it (it holds nothing lasting)")
+        except BaseException:
+            let_go(fs, fd)
+            raise
+        return fd, status.st_ino
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody has it and the file is still the one of that name. `time` is then the time, in ns."""
+        fs = self._fs
+        try:
+            fs.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        now = self.time = fs.now()
+        # A stat costs as much as two preads, so once in a millisecond (or so) will do: two writers of that speed who hold two
+        # different files would still see each other's frames at the tail.
+        if now >> 20 == self._checked:
+            return True
+        try:
+            if fs.fstat(self.fd).st_nlink:
+                self._checked = now >> 20
+                return True
+        except OSError:
+            pass  # `acquire` meets it again, and says what it means
+        self.release()
+        return False
+
+    def acquire(self) -> None:
+        """Take the lock. Raises LockTimeout, or NotWritten when the system refuses locks here: call `release` then all the same."""
+        fs = self._fs
+        try:
+            while not self.try_acquire():
+                self._wait()
+                if fs.fstat(self.fd).st_nlink:
+                    self.time = fs.now()
+                    return
+                # Somebody removed the file: another process may lock a new one of that name, and two would write (P21).
+                fd, inode = self._open()
+                let_go(fs, self.fd)
+                self.fd, self.inode = fd, inode
+        except OSError as error:
+            if isinstance(error, EventLogError):
+                raise
+            raise NotWritten(f"{self._path}/lock: cannot be locked ({error.strerror}); nothing was written", error) from error
+
+    def _wait(self) -> None:
+        deadline, pause = time.monotonic() + self._timeout, _WAIT_FIRST
+        while True:
+            try:
+                return self._fs.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LockTimeout(
+                        f"{self._path}/lock: another writer holds it for over {self._timeout:g} s (stopped? `fuser` names it); "
+                        "nothing was written"
+                    ) from None
+            time.sleep(pause)
+            pause = min(pause * 1.5, _WAIT_MAX)
+
+    def release(self) -> None:
+        """Give it up; fine, too, when it is not held."""
+        # Explicit: a child forked by another thread may hold a copy of the descriptor, and closing ours would not free it.
+        try:
+            self._fs.flock(self.fd, fcntl.LOCK_UN)
+        except OSError:  # never seen; a fresh descriptor is the other way to let go
+            let_go(self._fs, self.fd)
+            self.fd = -1
+            self.fd, self.inode = self._open()
+
+    def close(self) -> None:
+        let_go(self._fs, self.fd)
+
+
+class Owner:
+    """Proof that its holder lives: freed by `release`, or by the kernel when the process dies. Made by `EventLog.own`."""
+
+    def __init__(self, fs: FileSystem, fd: int) -> None:
+        self._fs, self._fd = fs, fd
+        forks.watch(self)
+
+    def after_fork_in_child(self) -> None:
+        # The child's copy of the descriptor would keep the byte owned after its parent died.
+        self.release()
+
+    def release(self) -> None:
+        """Give it up; again is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            let_go(self._fs, fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def _owner_byte(name: str) -> int:
+    """62 bits of SHA-256: two names that share a byte would only make one of them wait in vain, once in an age."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 2
+
+
+def take_owner(fs: FileSystem, dir_fd: int, name: str) -> Owner | None:
+    """Own `name`, or None while anybody alive does. A descriptor each: the lock belongs to the open file description."""
+    fd = fs.open("owners", os.O_RDWR | os.O_CREAT, dir_fd=dir_fd)
+    try:
+        if fs.lock_byte(fd, _owner_byte(name)):
+            fd, owned = -1, fd
+            return Owner(fs, owned)
+        return None
+    finally:
+        let_go(fs, fd)
+
+
+def is_owned(fs: FileSystem, dir_fd: int, name: str) -> bool:
+    """Does anybody alive own `name`? Writes nothing."""
+    try:
+        fd = fs.open("owners", os.O_RDONLY, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return False
+    try:
+        return fs.byte_is_locked(fd, _owner_byte(name))
+    finally:
+        let_go(fs, fd)

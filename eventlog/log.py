@@ -1,0 +1,401 @@
+"""EventLog: the handle that users hold."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from eventlog import forks, lock, payload, segments
+from eventlog.batch import Batch
+from eventlog.coroutines import CoroutinePlace, LoopWakes
+from eventlog.directory import Directory
+from eventlog.errors import Corrupt, EventLogError, LogClosed, LogNotFound, NotWritten, ReadOnly, again
+from eventlog.events import Commit, Durability, Event, Expect, Head, Recorded, SegmentInfo
+from eventlog.fs import REAL, FileSystem
+from eventlog.group import Background, Group
+from eventlog.lock import Owner, WriterLock
+from eventlog.payload import masks_of
+from eventlog.reader import CommitRows, Reader
+from eventlog.transactions import Foldable, Transactions
+from eventlog.watermark import Watermark, unreadable
+from eventlog.writer import Entry, Writer
+
+S = TypeVar("S")
+
+SEGMENT_BYTES_MAX = 16 << 20
+SEGMENT_BYTES_LEAST = 4 << 10
+COMMIT_BYTES_MAX = 16 << 20
+COMMIT_BYTES_LIMIT = 1 << 30  # a commit is held in memory whole, and its length has 32 bits
+_POLL_FIRST, _POLL_MAX = 0.5e-3, 4e-3  # seconds between looks at the tail record, while nothing comes
+
+
+class EventLog:
+    """One append-only log of events in a directory. Safe for threads; any number of processes may have it open and write.
+
+    Use it as a context manager, or `close` it; like the end of the interpreter, both leave nothing that is not on disk.
+    """
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        commit_bytes_max: int = COMMIT_BYTES_MAX,
+        batch_window_ms: float = 50,
+        batch_bytes: int = 4 << 20,
+        lock_timeout: float = 10.0,
+        fs: FileSystem = REAL,
+    ) -> EventLog:
+        """Open the log at `path`, making it (mode 0700) unless `create` is False. `read_only` never writes a byte or a name.
+
+        `lock_timeout` is in seconds. What a crash left half done is mended, and said in `log.mended`.
+        Raises LogNotFound, UnsafeLog, Corrupt (damage that no crash explains), UnsupportedFormat, LockTimeout, NotWritten
+        (the system refused; nothing was harmed).
+        """
+        if segment_bytes_max < SEGMENT_BYTES_LEAST:
+            raise ValueError(f"segment_bytes_max: {segment_bytes_max} is less than {SEGMENT_BYTES_LEAST}")
+        if not 0 < commit_bytes_max <= COMMIT_BYTES_LIMIT:
+            raise ValueError(f"commit_bytes_max: {commit_bytes_max} is not in 1..{COMMIT_BYTES_LIMIT}")
+        where = Path(os.path.abspath(path))
+        directory = writer = None
+        try:
+            directory = Directory.open(fs, where, create=create and not read_only, write=not read_only)
+            if not directory.load() and (read_only or not create):
+                raise LogNotFound(f"{where}: no log here (no log.json)")
+            if not read_only:
+                writer = _open_writer(directory, segment_bytes_max, lock_timeout)
+        except BaseException as error:
+            if directory is not None:
+                directory.close()
+            if isinstance(error, OSError) and not isinstance(error, EventLogError):
+                raise NotWritten(f"{where}: cannot be opened ({error.strerror or error}); mend that, then open it again", error) from error
+            raise
+        return cls(directory, writer, commit_bytes_max, batch_window_ms / 1000, batch_bytes)
+
+    def __init__(self, directory: Directory, writer: Writer | None, commit_bytes_max: int, window: float, batch_bytes: int) -> None:
+        """Use `EventLog.open`."""
+        self.path, self.id, self.read_only = directory.path, directory.id.hex(), writer is None
+        self._directory, self._fs, self._writer = directory, directory.fs, writer
+        self._commit_bytes_max = commit_bytes_max
+        self._watermark, self._reader = Watermark(directory), Reader(directory)
+        self._closed: str | None = None
+        self._closing = threading.Lock()
+        self._loops: weakref.WeakKeyDictionary[Any, LoopWakes] = weakref.WeakKeyDictionary()
+        if writer is not None:
+            self._group = Group(writer)
+            self._transactions = Transactions(writer, self._reader, commit_bytes_max)
+            self._batch = Batch(writer, self._group, window, batch_bytes)
+            self._async_leader = Background("eventlog-async", self._group.lead)
+        _open_logs.add(self)
+        forks.watch(self)
+
+    # -- writing ----------------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, events: Event | Iterable[Event], durability: Durability = Durability.IMMEDIATE, expect: Expect | None = None
+    ) -> Commit:
+        """Append the events as one atomic commit: a reader, and a crash, sees all of them or none.
+
+        Raises PayloadError (the value would not come back equal), Conflict (`expect` did not hold), NotWritten, OutcomeUnknown,
+        LogPoisoned, LockTimeout, LogClosed, ReadOnly. Only OutcomeUnknown leaves a doubt; after all others nothing was written.
+        """
+        writer = self._writer
+        if self._closed is not None or writer is None or self._transactions.deciding:
+            writer = self._for_writing()
+        draft = payload.encode(events, self._commit_bytes_max)
+        if expect is None and durability is Durability.BATCHED:
+            written = writer.append(draft)
+            if written is not None:
+                self._batch.grew()
+                first, now = written
+                return tuple.__new__(Commit, (first, first + draft[1] - 1, now, durability))
+        entry = Entry(draft, expect and self._transactions.look_ahead(expect))
+        if durability is Durability.IMMEDIATE:
+            self._group.commit(entry)
+        else:
+            writer.locked(writer.write, (entry,))
+            if entry.error is None:
+                self._batch.grew()
+            else:
+                self._group.commit(Entry(None))  # a refusal is told only when what it rests on is durable
+        if entry.error is not None:
+            raise again(entry.error)
+        return Commit(entry.first, entry.first + draft.events - 1, entry.time, durability)
+
+    async def acommit(
+        self, events: Event | Iterable[Event], durability: Durability = Durability.IMMEDIATE, expect: Expect | None = None
+    ) -> Commit:
+        """`commit` for coroutines: no lock, write or sync on the event loop; coroutines that wait together share one sync.
+
+        A cancelled one is withdrawn if its turn has not come; else it is written all the same.
+        """
+        import asyncio
+
+        self._for_writing()
+        entry = Entry(
+            payload.encode(events, self._commit_bytes_max), expect, durable=durability is Durability.IMMEDIATE or expect is not None
+        )
+        loop = asyncio.get_running_loop()
+        wakes = self._loops.get(loop)
+        if wakes is None:
+            wakes = self._loops[loop] = LoopWakes(loop)
+        if self._async_leader.ident is None:
+            with self._closing:
+                if self._async_leader.ident is None:
+                    self._async_leader.start()
+        place = CoroutinePlace(entry, loop.create_future(), wakes, self._async_leader)
+        self._group.enqueue(place)
+        try:
+            await place.future
+        except asyncio.CancelledError:
+            self._group.withdraw(place)
+            raise
+        if entry.error is not None:
+            raise again(entry.error)
+        if durability is Durability.BATCHED:
+            self._batch.open_window()
+        assert entry.draft is not None
+        return Commit(entry.first, entry.first + entry.draft.events - 1, entry.time, durability)
+
+    def transact(
+        self,
+        projection: Foldable[S],
+        decide: Callable[[S], Event | Iterable[Event] | None],
+        durability: Durability = Durability.IMMEDIATE,
+    ) -> Commit | None:
+        """Decide on the state at the head, and append what was decided before anybody else can append.
+
+        `decide(state)` runs under the writer lock: keep it pure and short. It returns the events to append, or None (or none) to refuse;
+        a refusal is returned only when all that it rests on is durable. Commit or transact inside it raises. Errors as in `commit`.
+        """
+        writer = self._for_writing()
+        entry = self._transactions.transact(projection, decide)
+        if entry is not None and entry.error is not None:
+            raise again(entry.error)
+        if entry is not None and durability is Durability.BATCHED:
+            self._batch.grew()
+        elif entry is not None or writer.dirty():
+            self._sync()
+        if entry is None or entry.draft is None:
+            return None
+        return Commit(entry.first, entry.first + entry.draft.events - 1, entry.time, durability)
+
+    def flush(self) -> None:
+        """Make everything that this handle has written durable. Raises OutcomeUnknown, LogPoisoned."""
+        writer = self._for_writing()
+        if writer.dirty():
+            self._sync()
+        writer.locked(writer.mark)
+
+    def _sync(self) -> None:
+        entry = Entry(None)
+        self._group.commit(entry)
+        if entry.error is not None:
+            raise again(entry.error)
+
+    # -- reading ----------------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, after: int = 0, *, upto: int | None = None, types: Iterable[str] | None = None, streams: Iterable[str] | None = None
+    ) -> Iterator[Recorded]:
+        """Yield the events with seq in (after, upto], of these types and streams, in order, as far as the head is now. O(1) memory.
+
+        What is handed out is durable. Raises Corrupt at damage, after everything before it was yielded; Unreadable.
+        """
+        kinds = None if types is None else frozenset(types)
+        wanted = None if streams is None else frozenset(streams)
+        new, recorded = tuple.__new__, Recorded
+        for first, time_ns, rows in self.commits(after, upto=upto, types=kinds, streams=wanted):
+            seq = first - 1
+            for row in rows:
+                seq += 1
+                if seq <= after or (upto is not None and seq > upto):
+                    continue
+                try:
+                    kind, stream, data = row
+                except (TypeError, ValueError):
+                    raise Corrupt(f"seq {seq}: stored as {row!r:.60}, not as type, stream and data", seq=seq) from None
+                if (kinds is None or kind in kinds) and (wanted is None or stream in wanted):
+                    yield new(recorded, (seq, time_ns, kind, stream, data))
+
+    def commits(
+        self, after: int = 0, *, upto: int | None = None, types: Iterable[str] | None = None, streams: Iterable[str] | None = None
+    ) -> Iterator[CommitRows]:
+        """The fast lane for folds: (first seq, time in ns, rows of [type, stream, data]) of each whole commit that MAY hold such events.
+
+        Commits that cannot are skipped undecoded. Nothing within a commit is filtered, not even by `after` and `upto`.
+        """
+        self._check_open()
+        mark = self._watermark.durable(upto)
+        return self._reader.commits(after, mark, upto=upto, type_mask=masks_of(types), stream_mask=masks_of(streams))
+
+    def follow(
+        self,
+        after: int = 0,
+        *,
+        timeout: float | None = None,
+        types: Iterable[str] | None = None,
+        streams: Iterable[str] | None = None,
+    ) -> Iterator[Recorded]:
+        """Like `read`, and then wait for more: each event once, in order, over rotations. Ends when none came for `timeout` seconds."""
+        kinds = None if types is None else frozenset(types)
+        wanted = None if streams is None else frozenset(streams)
+        while True:
+            head = int(self._watermark.durable().seq) - 1
+            yield from self.read(after, upto=head, types=kinds, streams=wanted)
+            after = max(after, head)
+            if self.wait(after, timeout) <= after:
+                return
+
+    def wait(self, after: int, timeout: float | None = None) -> int:
+        """Block until there is an event behind seq `after`, or for `timeout` seconds. Returns the head."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = _POLL_FIRST
+        while True:
+            self._check_open()
+            head = self._watermark.head()
+            if head > after:
+                return head
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return head
+                pause = min(pause, left)
+            time.sleep(pause)
+            pause = min(pause * 1.5, _POLL_MAX)
+
+    @property
+    def head(self) -> Head:
+        """The seq of the last event: an int that can also say its hash."""
+        self._check_open()
+        return Head(self._watermark.head(), lambda seq: self._reader.digest(seq, self._watermark.durable()))
+
+    def segments(self) -> list[SegmentInfo]:
+        """The files of the log, in order."""
+        self._check_open()
+        with unreadable(self._directory):
+            numbers = segments.list_numbers(self._fs, self._directory.segments_fd, self._directory.path)
+            infos = []
+            for number in numbers:
+                name = segments.name_of(number)
+                size = self._fs.lstat(name, dir_fd=self._directory.segments_fd).st_size
+                infos.append(SegmentInfo(number, name, size, number != numbers[-1]))
+            return infos
+
+    @property
+    def mended(self) -> list[str]:
+        """What this handle found torn by a crash and mended, a line each."""
+        return list(self._writer.view.mended) if self._writer is not None else []
+
+    # -- owner locks ------------------------------------------------------------------------------------------------------------
+
+    def own(self, name: str) -> Owner | None:
+        """Own `name` for as long as this process lives and does not release it; None while somebody alive owns it (design 3.4)."""
+        self._for_writing()
+        return lock.take_owner(self._fs, self._directory.fd, name)
+
+    def owned(self, name: str) -> bool:
+        """Does somebody alive own `name`?"""
+        self._check_open()
+        return lock.is_owned(self._fs, self._directory.fd, name)
+
+    # -- end --------------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable and let go; again is fine. Raises OutcomeUnknown if the disk refuses, and is closed all the same."""
+        with self._closing:
+            if self._closed is not None:
+                return
+            self._closed = "the log is closed; open it again"
+        _open_logs.discard(self)
+        try:
+            if self._writer is not None:
+                self._batch.close()
+                self._async_leader.close()
+                if self._writer.dirty():
+                    self._sync()
+                if self._writer.poison is None:
+                    self._writer.locked(self._writer.mark)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._watermark.close()
+        if self._writer is not None:
+            self._writer.view.close()
+        self._directory.close()
+
+    def after_fork_in_child(self) -> None:
+        """The child must neither write the parent's batch a second time, nor unlock its lock, nor keep it locked."""
+        if self._closed is None:
+            self._closed = "this handle belongs to the parent process; open the log again in the child"
+            _open_logs.discard(self)
+            self._watermark.close(forked=True)
+            self._let_go()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except EventLogError:
+            if kind is None:  # else what went wrong first says more
+                raise
+
+    def __repr__(self) -> str:
+        return f"<EventLog {self.path}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise LogClosed(f"{self.path}: {self._closed}")
+
+    def _for_writing(self) -> Writer:
+        if self._closed is not None:
+            raise LogClosed(f"{self.path}: {self._closed}")
+        if self._writer is None:
+            raise ReadOnly(f"{self.path}: opened read-only; open it for writing to do that")
+        if self._transactions.deciding == threading.get_ident():
+            raise EventLogError(f"{self.path}: decide() runs under the writer lock: return the events instead of writing them")
+        return self._writer
+
+
+def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: float) -> Writer:
+    """Take the lock, make the log if there is none, find its end. Closes what it opened when it fails."""
+    writer_lock = WriterLock(directory.fs, directory.fd, str(directory.path), lock_timeout)
+    try:
+        writer = Writer(directory, writer_lock, segment_bytes_max)
+        try:
+            writer_lock.acquire()
+            if not directory.id and not directory.load():
+                directory.make()
+            writer.view.find()
+        finally:
+            writer_lock.release()
+    except BaseException:
+        writer_lock.close()
+        raise
+    return writer
+
+
+_open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """The end of the interpreter leaves nothing behind that was committed BATCHED."""
+    for log in list(_open_logs):
+        log.close()

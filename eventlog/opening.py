@@ -1,0 +1,197 @@
+"""Finding the end of a log to write behind it, and mending what a crash left. The caller holds the writer lock.
+
+The numbered steps of docs/durability.md: check the names, check the seal before the last segment, find the end (by the tail record where it
+can be believed, else by a scan), decide by the table in `tail`, act, sync what was found. Every step can crash and be done again.
+"""
+
+from __future__ import annotations
+
+import os
+
+from eventlog import segments, tailrecord
+from eventlog.directory import Directory, create_segment, write_all
+from eventlog.errors import Corrupt
+from eventlog.examine import (
+    Finding,
+    check_previous,
+    examine,
+    first_seq_at,
+    list_segments,
+    previous_hash,
+    refusal,
+    scan,
+)
+from eventlog.frames import Stop
+from eventlog.fs import let_go, sync
+from eventlog.lock import WriterLock
+from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, name_of
+from eventlog.tail import Action
+from eventlog.tailrecord import TailRecord
+
+
+class Tail:
+    """The end of the log, in its open last segment.
+
+    The next frame goes to `end` and begins with `seq`; the last one with events ends at `events_end`; all before `durable` is on disk;
+    `marked` is the largest `durable` that a frame says; the file is `allocated` bytes long at least. `moved`: the end is not where the
+    tail record of epoch `epoch` has it. `report` says what was mended, a line each.
+    """
+
+    __slots__ = ("allocated", "durable", "end", "epoch", "events_end", "fd", "marked", "moved", "number", "report", "salt", "seq")
+
+    def __init__(self, fd: int, number: int, salt: int, *, report: list[str] | None = None) -> None:
+        self.fd, self.number, self.salt, self.epoch, self.moved = fd, number, salt, 0, True
+        self.end = self.events_end = self.durable = self.marked = self.allocated = HEADER_BYTES
+        self.seq = number
+        self.report = [] if report is None else report
+
+
+def find_tail(directory: Directory, lock: WriterLock, boot: bytes) -> Tail:
+    """Find the end, mend what a crash left, make what was found durable. Raises Corrupt, UnsupportedFormat, OSError."""
+    fs = directory.fs
+    numbers = list_segments(directory)
+    number = numbers[-1]
+    data = fs.pread(lock.fd, tailrecord.READ_BYTES, 0)
+    record = tailrecord.parse(data)
+    epoch = record.epoch if record else 0
+    word = 0
+    if record is not None and record.inode == lock.inode and record.segment == number:
+        word = tailrecord.parse_word(data, epoch)  # else it is a copy, or of another segment: it says nothing about these bytes
+    previous = check_previous(directory, numbers)
+    fd, size = segments.open_segment(fs, directory.segments_fd, number, directory.path, write=True)
+    try:
+        tail = None
+        if word and record is not None and record.boot == boot != bytes(16) and not record.suspect_segment:
+            tail = _believe(directory, fd, size, record, word)
+        if tail is None:
+            if record is not None and record.suspect_segment:
+                sync(fs.fdatasync, fd)  # what can still be written is; what is lost must not hide in the cache
+            fs.drop_cache(fd)
+            tail = _mend(directory, fd, size, number, previous, word)
+        tail.epoch = epoch
+        return tail
+    except BaseException:
+        let_go(fs, fd)
+        raise
+
+
+def _believe(directory: Directory, fd: int, size: int, record: TailRecord, word: int) -> Tail | None:
+    """Open in constant time: take the end from the tail record. None if the bytes disagree.
+
+    The word is a frame boundary, and all before it is on disk. What lies between it, the record's end and the true end is scanned: the
+    record lags behind a run of commits, and after a remount within one boot (the power-cut lab does it) it may speak of bytes that
+    the cut took.
+    """
+    start, end = min(word, record.end), max(word, record.end)
+    if not HEADER_BYTES <= start <= end <= size:
+        return None
+    header = segments.parse_header(directory.fs.pread(fd, HEADER_BYTES, 0), directory.id, record.segment, directory.path)
+    seq = record.seq if start == record.end else first_seq_at(directory, fd, start)
+    found = scan(directory, fd, header.salt, start, seq, size)
+    stop = found.stop
+    if stop.offset < end or (stop.offset == record.end and stop.seq != record.seq):
+        return None
+    # Under the lock and in one boot, a half frame is the prefix of one write: its first bytes tell.
+    if stop.reason not in ("zeros", "end"):
+        return None
+    tail = Tail(fd, record.segment, header.salt)
+    tail.end, tail.seq, tail.durable, tail.marked, tail.allocated = stop.offset, stop.seq, word, found.said, size
+    tail.events_end, tail.moved = found.events_end, False
+    if found.events_end > word:
+        _confirm(directory, tail, start, seq, size)
+    return tail
+
+
+def _confirm(directory: Directory, tail: Tail, start: int, seq: int, size: int) -> None:
+    """Sync what was found, then read it again, from the frame of `seq` at `start` on, from the disk.
+
+    A sync that succeeds for us proves nothing about pages whose write-back failed for somebody else before we opened the file: the kernel
+    has forgotten them. So the cached pages are dropped, and the frames must still be there.
+    """
+    fs = directory.fs
+    sync(fs.fdatasync, tail.fd)
+    fs.drop_cache(tail.fd)
+    found = scan(directory, tail.fd, tail.salt, start, seq, size)
+    if found.stop.offset < tail.end:
+        cut(directory, tail, found.stop, size)
+    tail.durable = tail.end
+
+
+def _mend(directory: Directory, fd: int, size: int, number: int, previous: tuple[int, int] | None, word: int) -> Tail:
+    """Scan the whole last segment and do what the table says."""
+    fs = directory.fs
+    finding: Finding = examine(directory, fd, size, number, previous, word)
+    row, stop = finding.row, finding.scan.stop
+    if row.action in (Action.REFUSE, Action.UPGRADE):
+        raise refusal(directory, row, number, stop)
+    if finding.header is None:
+        tail = begin_segment(directory, number, previous, [f"{directory.path}/segments/{name_of(number)}: {row.why}; begun again"])
+        let_go(fs, fd)
+        return tail
+    tail = Tail(fd, number, finding.header.salt)
+    tail.end, tail.seq, tail.marked, tail.allocated = stop.offset, stop.seq, finding.scan.said, size
+    tail.events_end = finding.scan.events_end
+    if row.action is Action.CUT:
+        cut(directory, tail, stop, size)
+    sync(fs.fdatasync, fd)
+    directory.sync_names()
+    tail.durable = tail.end
+    if finding.scan.seal is not None:
+        tail = succeed(directory, tail, finding.scan.seal.offset, tail.end)
+        tail.report.append(f"{directory.path}/segments/{name_of(number)}: {row.why}; begun {name_of(tail.number)}")
+        let_go(fs, fd)
+    return tail
+
+
+def succeed(directory: Directory, tail: Tail, seal_offset: int, seal_end: int) -> Tail:
+    """Finish a segment whose seal frame is written (footer, size, sync), and begin the next. The old descriptor stays open."""
+    fs = directory.fs
+    write_all(fs, tail.fd, segments.pack_footer(seal_offset, tail.salt), seal_end)
+    size = seal_end + FOOTER_BYTES
+    fs.ftruncate(tail.fd, size)
+    sync(fs.fsync, tail.fd)
+    return begin_segment(directory, tail.seq, (tail.number, size), tail.report)
+
+
+def begin_segment(directory: Directory, number: int, previous: tuple[int, int] | None, report: list[str]) -> Tail:
+    """Make the segment that follows the sealed `previous`."""
+    header = segments.pack_header(directory.id, number, previous_hash(directory, previous))
+    fd = create_segment(directory.fs, directory.segments_fd, header, number)
+    return Tail(fd, number, int.from_bytes(header[-4:], "little"), report=report)
+
+
+def cut(directory: Directory, tail: Tail, stop: Stop, size: int) -> None:
+    """Cut off what was never acknowledged. A copy is kept beside the segment, and is durable before anything is cut."""
+    fs = directory.fs
+    rest = fs.pread(tail.fd, size - stop.offset, stop.offset).rstrip(b"\0")
+    name = keep_copy(directory, tail.number, stop.offset, rest) if rest else None
+    fs.ftruncate(tail.fd, stop.offset)
+    sync(fs.fdatasync, tail.fd)
+    tail.end, tail.seq, tail.allocated, tail.moved = stop.offset, stop.seq, stop.offset, True
+    tail.events_end = min(tail.events_end, tail.end)
+    tail.report.append(
+        f"{directory.path}/segments/{name_of(tail.number)}: cut {len(rest)} unacknowledged bytes at offset {stop.offset} ({stop.reason})"
+        + (f"; copy kept in segments/{name}" if name else "")
+    )
+
+
+def keep_copy(directory: Directory, number: int, offset: int, rest: bytes) -> str:
+    """Write `rest` beside its segment, under a name that is free. Returns the name. A full disk leaves no new file."""
+    fs = directory.fs
+    for attempt in range(1, 10_000):
+        name = f"{name_of(number)}.{offset}.{attempt}.torn"
+        try:
+            fd = fs.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=directory.segments_fd)
+        except FileExistsError:
+            continue
+        try:
+            write_all(fs, fd, rest, 0)
+            sync(fs.fsync, fd)
+        except BaseException:
+            fs.unlink(name, dir_fd=directory.segments_fd)
+            raise
+        finally:
+            let_go(fs, fd)
+        sync(fs.fsync, directory.segments_fd)
+        return name
+    raise Corrupt(f"{directory.path}/segments/{name_of(number)}.{offset}.*.torn: thousands of kept copies; look at them and move them away")

@@ -1,0 +1,159 @@
+"""One handle's view of the tail, and how it is kept true among processes (design 3.4).
+
+Under the lock, before each append: has the tail record changed, and is there nothing at the place where the next frame goes? Whatever the
+answer, the bytes decide, never the record: it only saves looking. All methods but `position` need the writer lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from eventlog import tailrecord
+from eventlog.directory import Directory
+from eventlog.examine import scan
+from eventlog.frames import FRAME_HEADER_BYTES
+from eventlog.fs import let_go
+from eventlog.lock import WriterLock
+from eventlog.opening import Tail, find_tail
+from eventlog.tailrecord import READ_BYTES, RECORD_BYTES, TailRecord
+
+TELL_BYTES = 64 << 10  # telling of each commit was a fifth of its cost; who looks finds what was not told yet
+
+
+class Position(NamedTuple):
+    """A place in the open segment to sync up to."""
+
+    number: int
+    fd: int
+    end: int
+    epoch: int
+
+
+class TailView:
+    """Where the log ends, as this handle knows it: `tail`; the record that says so: `record`; how far that goes: `told`.
+
+    `moves` counts how often the tail was found where it should not be: what was folded from beyond it may be gone. `mended` says what
+    was found torn, a line each. `retired` are descriptors that a sync in another thread may still be using.
+    """
+
+    def __init__(self, directory: Directory, lock: WriterLock) -> None:
+        self.lock = lock
+        self.record = b""
+        self.told = 0
+        self.moves = 0
+        self.mended: list[str] = []
+        self.retired: list[int] = []
+        self.tail: Tail
+        self._directory, self._fs = directory, directory.fs
+        self._boot = self._fs.boot_id()
+
+    def catch_up(self) -> None:
+        """Make the view true: others may have appended, rotated, cut, or died in the middle of a write. Raises OSError, Corrupt, …"""
+        fs, tail = self._fs, self.tail
+        data = fs.pread(self.lock.fd, READ_BYTES, 0)
+        if not data.startswith(self.record) and not self._adopt(data):
+            self.find()
+        elif fs.pread(tail.fd, FRAME_HEADER_BYTES, tail.end).strip(b"\0") and not self._extend():
+            self.find()
+
+    def _adopt(self, data: bytes) -> bool:
+        """Take over what another process says of the segment that we have open. False: look for yourself."""
+        record = tailrecord.parse(data)
+        tail = self.tail
+        if (
+            record is None
+            or record.segment != tail.number
+            or record.suspect_segment
+            or record.boot != self._boot
+            or record.inode != self.lock.inode
+            or record.epoch != tail.epoch
+        ):
+            return False
+        if record.end > tail.end:  # else it lags behind what we have seen for ourselves
+            tail.end, tail.seq, tail.events_end = record.end, record.seq, record.end
+        tail.durable = max(tail.durable, tailrecord.parse_word(data, record.epoch))
+        tail.allocated = self._fs.fstat(tail.fd).st_size
+        self.record = data[:RECORD_BYTES]
+        return tail.allocated >= tail.end
+
+    def _extend(self) -> bool:
+        """Something stands where our next frame would go: take it in, if it is whole frames. False: look closer."""
+        tail = self.tail
+        size = self._fs.fstat(tail.fd).st_size
+        found = scan(self._directory, tail.fd, tail.salt, tail.end, tail.seq, size)
+        if found.seal is not None or found.stop.reason not in ("zeros", "end"):
+            return False  # the segment was sealed, or somebody died in the middle of a write
+        tail.end, tail.seq, tail.allocated = found.stop.offset, found.stop.seq, size
+        tail.events_end, tail.marked = max(tail.events_end, found.events_end), max(tail.marked, found.said)
+        return True
+
+    def find(self) -> None:
+        """Look for the tail from the beginning, and mend what a crash left. Raises what `find_tail` raises."""
+        self.replace(find_tail(self._directory, self.lock, self._boot))
+
+    def replace(self, tail: Tail) -> None:
+        """Go on from this tail, and tell the others.
+
+        Where offsets mean something new, the epoch moves on: a slow writer's durable word must not count any more. Where they do
+        not, it must stay, or two writers would chase each other.
+        """
+        old = getattr(self, "tail", None)
+        if old is not None:
+            self.retired.append(old.fd)
+        if tail.moved:
+            tail.epoch += 1
+            self.moves += tail.number == getattr(old, "number", 0)  # a new segment takes nothing away
+        self.mended += tail.report
+        tail.report = []
+        self.tail = tail
+        self.tell()
+        self.tell_durable()
+
+    def tell(self) -> None:
+        """Write the tail record. It may lag (a run of commits is told every `TELL_BYTES`): who reads it scans on from there."""
+        tail = self.tail
+        self.told = tail.end
+        self._write(TailRecord(self._boot, self.lock.inode, tail.epoch, tail.number, tail.end, tail.seq))
+
+    def _write(self, record: TailRecord) -> None:
+        packed = tailrecord.pack(record)
+        self.distrust()
+        with contextlib.suppress(OSError):  # a hint that is lost costs others a look; the commit itself is in the log
+            self._fs.pwrite(self.lock.fd, packed, 0)
+            self.record = packed
+
+    def distrust(self) -> None:
+        """Whatever the record says next time, look."""
+        self.record = b"unknown"
+
+    def tell_durable(self) -> None:
+        """Write the durable word. The one thing that needs no lock: it may lag, and the epoch says what it belongs to."""
+        with contextlib.suppress(OSError):
+            self._fs.pwrite(self.lock.fd, tailrecord.pack_word(self.tail.epoch, self.tail.durable), tailrecord.WORD_OFFSET)
+
+    def tell_suspect(self) -> None:
+        """Tell every process that behind the durable part of our segment nothing may be believed: our sync failed.
+
+        What else the record says stays: others may have gone on meanwhile.
+        """
+        tail = self.tail
+        record = tailrecord.parse(self._fs.pread(self.lock.fd, READ_BYTES, 0))
+        if record is None or record.inode != self.lock.inode:
+            record = TailRecord(self._boot, self.lock.inode, tail.epoch, tail.number, tail.end, tail.seq)
+        self._write(record._replace(suspect_segment=tail.number, suspect=tail.durable))
+
+    def position(self) -> Position:
+        """How far this handle has written, or has seen others write."""
+        tail = self.tail
+        return Position(tail.number, tail.fd, tail.end, tail.epoch)
+
+    def close_retired(self) -> None:
+        """Close descriptors that no sync uses any more. Called by whoever has the right to sync."""
+        while self.retired:
+            let_go(self._fs, self.retired.pop())
+
+    def close(self) -> None:
+        self.close_retired()
+        let_go(self._fs, self.tail.fd)
+        self.lock.close()

@@ -1,0 +1,103 @@
+"""Writing what was decided on the state at the head, before anybody else can write: transact, and expect (design 3.2).
+
+Both look at what is in the log but perhaps not yet durable, as only a writer may, and hand nothing of it out until it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from eventlog import payload
+from eventlog.events import Event, Expect, Recorded
+from eventlog.payload import ALL_NAMES, masks_of
+from eventlog.reader import Reader
+from eventlog.watermark import Mark
+from eventlog.writer import Entry, Writer
+
+S = TypeVar("S")
+
+
+class Foldable(Protocol[S]):
+    """What `transact` needs of a projection: a first state (a new one each time, if handlers change it in place), and a pure
+    handler for each type that matters to it; that of "*" takes every other type."""
+
+    @property
+    def initial(self) -> S: ...
+    @property
+    def handlers(self) -> Mapping[str, Callable[[S, Recorded], S]]: ...
+
+
+class Transactions:
+    """The states that one handle has folded for its decisions. `deciding` is the thread that runs a decide() under the lock, or 0."""
+
+    def __init__(self, writer: Writer, reader: Reader, commit_bytes_max: int) -> None:
+        self._writer, self._reader, self._commit_bytes_max = writer, reader, commit_bytes_max
+        self._one_at_a_time = threading.Lock()
+        self._states: weakref.WeakKeyDictionary[Any, tuple[int, int, Any]] = weakref.WeakKeyDictionary()
+        self.deciding = 0
+        writer.find_conflict = self.find_conflict
+
+    def transact(self, projection: Foldable[S], decide: Callable[[S], Event | Iterable[Event] | None]) -> Entry | None:
+        """Fold to the head, decide, write: the entry, not yet durable, or None when decide refused."""
+        with self._one_at_a_time:  # a state is folded by one thread at a time
+            self._fold(projection)  # most of the way without the writer lock
+            return self._writer.locked(self._decide, projection, decide)
+
+    def _decide(self, projection: Foldable[S], decide: Callable[[S], Event | Iterable[Event] | None]) -> Entry | None:
+        state = self._fold(projection)
+        self.deciding = threading.get_ident()
+        try:
+            events = decide(state)
+            if events is not None and not isinstance(events, Event):
+                events = list(events)
+        finally:
+            self.deciding = 0
+        if not events:
+            return None
+        entry = Entry(payload.encode(events, self._commit_bytes_max))
+        self._writer.write((entry,))
+        return entry
+
+    def _fold(self, projection: Foldable[S]) -> S:
+        mark, moves = self._written(), self._writer.view.moves
+        # Taken out while it is worked on: a handler that raises may leave a state half changed.
+        state: S
+        seq, seen, state = self._states.pop(projection, None) or (0, moves, projection.initial)
+        if seen != moves:  # something was cut since: what we folded may be gone
+            seq, state = 0, projection.initial
+        handlers = projection.handlers
+        other = handlers.get("*")
+        new, recorded = tuple.__new__, Recorded
+        for first, time_ns, rows in self._reader.commits(seq, mark, type_mask=ALL_NAMES if other else masks_of(handlers)):
+            for number, (kind, stream, data) in enumerate(rows, first):
+                handler = handlers.get(kind, other)
+                if number > seq and handler is not None:
+                    state = handler(state, new(recorded, (number, time_ns, kind, stream, data)))
+        self._states[projection] = (mark.seq - 1, moves, state)
+        return state
+
+    def _written(self) -> Mark:
+        """All that this handle knows to be written, durable or not."""
+        tail = self._writer.view.tail
+        return Mark(tail.number, tail.end, tail.seq, None, durable=False)
+
+    def look_ahead(self, expect: Expect) -> Expect:
+        """Look for a conflict without the lock, so that under it only what came since is left to look at."""
+        streams = frozenset([expect.streams] if isinstance(expect.streams, str) else expect.streams)
+        mark = self._written()
+        found = self._first_in(streams, expect.after, mark)
+        return Expect(streams, expect.after if found is not None else max(expect.after, mark.seq - 1))
+
+    def find_conflict(self, expect: Expect, head: int) -> int | None:
+        """The first event that came to a watched stream behind `expect.after`. Called by the writer, under the lock."""
+        return self._first_in(frozenset(expect.streams), expect.after, self._written()) if head > expect.after else None
+
+    def _first_in(self, streams: frozenset[str], after: int, mark: Mark) -> int | None:
+        for first, _, rows in self._reader.commits(after, mark, stream_mask=masks_of(streams)):
+            for seq, row in enumerate(rows, first):
+                if seq > after and row[1] in streams:
+                    return seq
+        return None

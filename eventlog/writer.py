@@ -1,0 +1,310 @@
+"""Appending under the writer lock, rotating, and making durable (design 3.4).
+
+The order is the protocol: flock, look at the tail, assign seqs, pwrite, tail record, unlock, fdatasync, acknowledge. Syncing after
+unlocking lets the kernel join the syncs of many processes. One `Writer` belongs to one handle; `mutex` stands for it among threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import orjson
+
+from eventlog import frames
+from eventlog.directory import Directory, write_all
+from eventlog.errors import Conflict, EventLogError, LogPoisoned, NotWritten, OutcomeUnknown
+from eventlog.events import Expect
+from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, SEAL
+from eventlog.fs import SyncFailed
+from eventlog.lock import WriterLock
+from eventlog.opening import succeed
+from eventlog.payload import Draft
+from eventlog.segments import HEADER_BYTES, name_of
+from eventlog.tailrecord import READ_BYTES
+from eventlog.tailview import TELL_BYTES, Position, TailView
+
+T = TypeVar("T")
+
+# These say "no room", before or in a write that is then taken back: the handle goes on when there is room again.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_STEP_MIN, _STEP_MAX = 64 << 10, 1 << 20  # bytes: a size change at each commit would cost 40 % of it
+_NOTHING = Draft(b"", 0, 0, 0)
+
+
+class Entry:
+    """A commit on its way: drafted, then written (`first` is its seq) or refused (`error`). Without a draft it only waits for a sync."""
+
+    __slots__ = ("draft", "durable", "error", "expect", "first", "time", "writing")
+
+    def __init__(self, draft: Draft | None, expect: Expect | None = None, *, durable: bool = True) -> None:
+        self.draft, self.expect, self.durable = draft, expect, durable
+        self.first = self.time = 0
+        self.writing = False
+        self.error: EventLogError | None = None
+
+
+class Writer:
+    """The right to move the end of the log. `poison` says, once a failure made this handle useless, why."""
+
+    def __init__(self, directory: Directory, lock: WriterLock, segment_bytes_max: int) -> None:
+        self.directory, self.lock, self.segment_bytes_max = directory, lock, segment_bytes_max
+        self.view = TailView(directory, lock)
+        self.mutex = threading.Lock()
+        self.syncing = threading.Lock()
+        self.poison: str | None = None
+        self.find_conflict: Callable[[Expect, int], int | None] = lambda expect, head: None
+        self._fs = directory.fs
+        self._wrote = False
+
+    # -- under the lock ---------------------------------------------------------------------------------------------------------
+
+    def locked(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run `work` with the lock held and a tail that is true. Raises LockTimeout, NotWritten, LogPoisoned, Corrupt.
+
+        Written so that an exception from a signal handler, at any bytecode, leaves the locks free; a frame that was cut short by it
+        is found and mended by whoever comes next, in whatever process.
+        """
+        with self.mutex:
+            if self.poison is not None:
+                raise LogPoisoned(self.poison)
+            try:
+                self.lock.acquire()
+                try:
+                    self.view.catch_up()
+                except OSError as error:
+                    self._refuse(error, "could not look at the tail")
+                return work(*arguments)
+            finally:
+                self.lock.release()
+
+    def append(self, draft: Draft) -> tuple[int, int] | None:
+        """The short road of `locked(write)`, for one commit while nothing special is going on: returns its first seq and its time.
+
+        None, with nothing done, when anything is: the lock is taken, somebody else wrote, the segment or the reserved room ends here.
+        Raises what `_append` raises.
+        """
+        fs, lock, view = self._fs, self.lock, self.view
+        with self.mutex:
+            try:
+                if self.poison is not None or not lock.try_acquire():
+                    return None
+                tail = view.tail
+                end, seq = tail.end, tail.seq
+                after = end + FRAME_HEADER_BYTES + len(draft[0])
+                try:
+                    if (
+                        after > tail.allocated
+                        or after > self.segment_bytes_max
+                        or after > view.told + TELL_BYTES
+                        or not fs.pread(lock.fd, READ_BYTES, 0).startswith(view.record)
+                        or fs.pread(tail.fd, FRAME_HEADER_BYTES, end).strip(b"\0")
+                    ):
+                        return None
+                except OSError:
+                    return None  # the long road meets it again, and says what it means
+                self._append(frames.encode(draft, seq, tail.durable, lock.time, EVENTS, tail.salt))
+                tail.end = tail.events_end = after
+                tail.seq, tail.marked, self._wrote = seq + draft[1], tail.durable, True
+                return seq, lock.time
+            finally:
+                lock.release()
+
+    def write(self, entries: Sequence[Entry]) -> Position:
+        """Append the entries that have a draft, in order; each ends up with `first` and `time`, or with an `error`.
+
+        Frames are joined into one pwrite as far as the segment has room. Call it through `locked`.
+        """
+        tail = self.view.tail
+        now = self.lock.time
+        joined: list[bytes] = []
+        waiting: list[Entry] = []
+        end, seq = tail.end, tail.seq
+        for entry in entries:
+            draft = entry.draft
+            if draft is None:
+                continue
+            size = FRAME_HEADER_BYTES + len(draft.body)
+            full = end + size > self.segment_bytes_max and end > HEADER_BYTES
+            if full or entry.expect is not None:
+                self._put(joined, waiting, end, seq)
+                joined, waiting = [], []
+                if full and not self._rotate(entry):
+                    end, seq, tail = self.view.tail.end, self.view.tail.seq, self.view.tail
+                    continue
+                tail = self.view.tail
+                end, seq = tail.end, tail.seq
+                if entry.expect is not None and not self._holds(entry):
+                    continue
+            joined.append(frames.encode(draft, seq, tail.durable, now, EVENTS, tail.salt))
+            tail.marked = max(tail.marked, tail.durable)
+            entry.first, entry.time, entry.writing = seq, now, True
+            waiting.append(entry)
+            end += size
+            seq += draft.events
+        self._put(joined, waiting, end, seq)
+        view = self.view
+        if view.tail.end - view.told >= TELL_BYTES:
+            view.tell()
+        return view.position()
+
+    def _holds(self, entry: Entry) -> bool:
+        assert entry.expect is not None
+        seq = self.find_conflict(entry.expect, self.view.tail.seq - 1)
+        if seq is None:
+            return True
+        entry.error = Conflict(f"seq {seq}: an event came to a watched stream after seq {entry.expect.after}; read it and decide again")
+        return False
+
+    def _put(self, joined: list[bytes], waiting: list[Entry], end: int, seq: int) -> None:
+        """Write the joined frames at the tail and move it to (end, seq); on failure every waiting entry gets the error."""
+        if not joined:
+            return
+        try:
+            self._append(joined[0] if len(joined) == 1 else b"".join(joined))
+        except EventLogError as error:
+            for entry in waiting:
+                entry.first, entry.error, entry.writing = 0, error, False
+            return
+        self.view.tail.end, self.view.tail.seq, self.view.tail.events_end = end, seq, end
+        self._wrote = True
+        for entry in waiting:
+            entry.writing = False
+
+    def _append(self, data: bytes) -> None:
+        """pwrite at the tail, with room made first. Raises NotWritten when nothing of it stays, OutcomeUnknown when that is not sure."""
+        fs, tail = self._fs, self.view.tail
+        needed = tail.end + len(data)
+        try:
+            if needed > tail.allocated:
+                self._grow(needed)
+            done = fs.pwrite(tail.fd, data, tail.end)
+            if done < len(data):
+                write_all(fs, tail.fd, data[done:], tail.end + done)
+        except OSError as error:
+            self._take_back(len(data), error)
+
+    def _grow(self, needed: int) -> None:
+        """Reserve space in steps; at the end of a disk's room, only what is needed."""
+        tail = self.view.tail
+        step = min(max(_STEP_MIN, tail.allocated), _STEP_MAX)
+        wanted = max(needed, min(tail.allocated + step, self.segment_bytes_max))
+        try:
+            self._fs.fallocate(tail.fd, tail.allocated, wanted - tail.allocated)
+            tail.allocated = wanted
+        except OSError as error:
+            if error.errno not in _NO_ROOM or wanted == needed:
+                raise
+            self._fs.fallocate(tail.fd, tail.allocated, needed - tail.allocated)
+            tail.allocated = needed
+
+    def _take_back(self, length: int, error: OSError) -> None:
+        """A write failed: put zeros where a part of it may stand, so that it never appears later."""
+        fs, tail = self._fs, self.view.tail
+        where = f"{self.directory.path}/segments/{name_of(tail.number)}: offset {tail.end}"
+        try:
+            size = fs.fstat(tail.fd).st_size
+            stands = fs.pread(tail.fd, min(length, max(0, size - tail.end)), tail.end)
+            if stands.strip(b"\0"):
+                write_all(fs, tail.fd, bytes(len(stands)), tail.end)
+        except OSError as second:
+            self.poison = f"{where}: a write failed ({error.strerror}) and could not be taken back ({second.strerror}); open the log again"
+            raise OutcomeUnknown(self.poison, error) from error
+        self._refuse(error, f"segments/{name_of(tail.number)}: offset {tail.end}: could not write")
+
+    def _refuse(self, error: OSError, what: str) -> None:
+        """Raise the error for a failure that left nothing of ours in the log; poison the handle unless room is all that lacked."""
+        if isinstance(error, EventLogError):
+            raise error
+        message = f"{self.directory.path}: {what} ({error.strerror}); nothing was written"
+        if isinstance(error, SyncFailed):
+            self._doubt(error)
+            self._warn_others()
+        elif error.errno not in _NO_ROOM | _NO_DESCRIPTOR:
+            self.poison = f"{message}; this handle is done: open the log again"
+        raise NotWritten(self.poison or message, error) from error
+
+    def _rotate(self, entry: Entry) -> bool:
+        """Seal the segment and begin the next. On failure `entry` gets the error; what was half done is finished by whoever comes next."""
+        tail = self.view.tail
+        index = orjson.dumps({"first": tail.number, "last": tail.seq - 1, "time": self._fs.now()})
+        body = index + b" " * (-len(index) % 8)
+        seal = frames.encode(Draft(body, 0, 0, 0), tail.seq, tail.durable, self._fs.now(), SEAL, tail.salt)
+        try:
+            try:
+                self.view.distrust()  # should this fail half-way: a seal may stand behind the tail that we know
+                self._append(seal)
+                with self.syncing:  # two syncs at once on one descriptor share an error: only one of them would see it
+                    if self.poison is not None:
+                        raise LogPoisoned(self.poison)
+                    new = succeed(self.directory, tail, tail.end, tail.end + len(seal))
+            except OSError as error:
+                self._refuse(error, f"segments/{name_of(tail.number)}: could not begin the next segment")
+        except EventLogError as error:
+            entry.error = error
+            return False
+        new.epoch = tail.epoch
+        self.view.replace(new)
+        return True
+
+    # -- without the lock -------------------------------------------------------------------------------------------------------
+
+    def sync(self, position: Position) -> None:
+        """Make everything up to `position` durable. One thread at a time. Raises OutcomeUnknown, and poisons, when the disk refuses.
+
+        fdatasync is never tried again after it failed: the kernel has marked the pages clean, and a second call would succeed over
+        the hole.
+        """
+        failure = None
+        with self.syncing:
+            if self.poison is None:
+                try:
+                    self._fs.fdatasync(position.fd)
+                except OSError as error:
+                    failure = error
+                    self._doubt(error)  # before anybody else may sync this descriptor: the error is reported once
+        with self.mutex:
+            if failure is not None:
+                self._warn_others()
+            if self.poison is not None:
+                raise OutcomeUnknown(self.poison, failure) from failure
+            tail = self.view.tail
+            if tail.number == position.number and tail.epoch == position.epoch and position.end > tail.durable:
+                tail.durable = position.end
+                self.view.tell_durable()
+
+    def _doubt(self, error: OSError) -> None:
+        tail = self.view.tail
+        self.poison = (
+            f"{self.directory.path}/segments/{name_of(tail.number)}: offset {tail.durable}: the disk did not confirm what follows "
+            f"({error.strerror}); open the log again: it reads what really is there"
+        )
+
+    def _warn_others(self) -> None:
+        """A sync failed: whatever other processes sync from now on would succeed, and what they acknowledge would be locked away
+        behind the hole. The caller holds `mutex`."""
+        try:
+            self.lock.acquire()  # we may hold it (rotation): flock does not wait for its own open file description
+            self.view.tell_suspect()
+        except (OSError, EventLogError):
+            self.view.distrust()  # no word to the others: whoever opens next confirms what the record cannot prove
+        finally:
+            self.lock.release()
+
+    def mark(self) -> None:
+        """Write down, in the log, how far it is known to be on disk, unless a later frame says so already. Through `locked`."""
+        tail = self.view.tail
+        if self._wrote and tail.durable == tail.end == tail.events_end > tail.marked:
+            if self.view.told != tail.end:
+                self.view.tell()  # before the mark: then record and durable word meet, and nobody syncs for a mark's sake
+            frame = frames.encode(_NOTHING, tail.seq, tail.durable, self.lock.time, MARK, tail.salt)
+            self._append(frame)
+            tail.marked = tail.durable
+            tail.end += len(frame)
+
+    def dirty(self) -> bool:
+        """Is there an event that, as far as we know, the disk has not confirmed?"""
+        return self.view.tail.durable < self.view.tail.events_end
