@@ -1,0 +1,5 @@
+"""`python -m eventlog.cli` is `eventlog`."""
+
+from eventlog.cli import main
+
+main()

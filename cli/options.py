@@ -1,0 +1,43 @@
+"""Arguments that several commands share, and opening a log to read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eventlog import EventLog
+
+# Existence is checked by the log itself: it tells a directory without a log from no directory at all.
+log_argument = click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
+json_option = click.option("--json", "in_json", is_flag=True, help="Print JSON with stable field names.")
+SEQ = click.IntRange(min=0)
+
+
+def read_log(path: Path) -> EventLog:
+    """Open for reading: not a byte, name or time of the log changes. Raises LogNotFound, Corrupt, UnsupportedFormat."""
+    return EventLog.open(path, create=False, read_only=True)
+
+
+def load_attribute(spec: str, what: str) -> Any:
+    """`module:attribute`, imported with the current directory on the path, as `python -m` would. Raises UsageError.
+
+    Whatever the user's module raises becomes one line: it is their code, and our traceback would only hide it.
+    """
+    import sys
+    from importlib import import_module
+
+    module, _, attribute = spec.partition(":")
+    if not module or not attribute:
+        raise click.UsageError(f"{what} {spec!r} is not of the form module:attribute")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+    except Exception as error:
+        raise click.UsageError(f"{what} {spec}: {type(error).__name__}: {error}") from error
+    return found
