@@ -19,7 +19,7 @@ __all__ = ["EVENTS", "FRAME_HEADER_BYTES", "MAGIC", "MARK", "SEAL", "Frame", "St
 MAGIC = b"\xf5evf"  # 0xf5 never occurs in UTF-8, so no body can hold it
 FRAME_HEADER_BYTES = 64
 EVENTS, MARK, SEAL = 1, 2, 3
-CHUNK_BYTES = 1 << 18
+_CHUNK_FIRST, _CHUNK_MAX = 1 << 12, 1 << 18  # bytes a read: most scans look at a few frames behind a place they know
 
 _HEADER = struct.Struct("<4sIIIQQqIIQQ")
 _CHECKED = struct.Struct("<IIQQqIIQQ")  # what the header CRC covers: all that follows it
@@ -74,12 +74,13 @@ def scan(
     """
     unpack, header_bytes = _HEADER.unpack_from, FRAME_HEADER_BYTES
     new, frame_class = tuple.__new__, Frame
-    base, chunk = offset, b""  # chunk holds the bytes from `base` on
+    base, chunk, span = offset, b"", _CHUNK_FIRST  # chunk holds the bytes from `base` on
     while True:
         at = offset - base
         if at + header_bytes > len(chunk):
             base, at = offset, 0
-            chunk = pread(min(CHUNK_BYTES, limit - offset), offset) if limit > offset else b""
+            chunk = pread(min(span, limit - offset), offset) if limit > offset else b""
+            span = min(span << 2, _CHUNK_MAX)
             if len(chunk) < header_bytes:
                 yield Stop(offset, seq, _why_short(chunk, offset, limit))
                 return
@@ -98,8 +99,8 @@ def scan(
         else:
             start = at + header_bytes
             if start + length > len(chunk):
-                base, at, start = offset, 0, header_bytes
-                chunk = pread(min(max(CHUNK_BYTES, header_bytes + length), limit - offset), offset)
+                base, at, start, span = offset, 0, header_bytes, min(span << 2, _CHUNK_MAX)
+                chunk = pread(min(max(span, header_bytes + length), limit - offset), offset)
                 if len(chunk) < header_bytes + length:
                     yield Stop(offset, seq, "the file ends inside a frame")
                     return

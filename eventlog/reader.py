@@ -99,6 +99,8 @@ class Reader:
         try:
             header = segments.parse_header(self._pread(fd, HEADER_BYTES, 0), self._directory.id, number, self._directory.path)
             limit = mark.end if number == mark.number else size
+            safe = mark.safe if number == mark.number else size
+            unsafe, last_safe = safe < limit, None
             loads = orjson.loads
             stop: Stop | None = None
             for found in frames.scan(lambda n, at: self._pread(fd, n, at), offset, limit, seq, header.salt, type_mask, stream_mask):
@@ -106,6 +108,8 @@ class Reader:
                     stop = found
                     break
                 _, end, first, count, kind, _, time_ns, body = found
+                if unsafe and end <= safe:
+                    last_safe = (first + count, number, end)
                 if kind == EVENTS:
                     if first > last:
                         return None
@@ -118,7 +122,7 @@ class Reader:
                             raise self._damaged(number, found.offset, first, f"a body that does not hold {count} events")
                         yield first, time_ns, rows
                     if first + count > last:
-                        if mark.durable:
+                        if end <= safe:
                             self._remember(first + count, number, end)
                         return None
                 elif kind == SEAL:
@@ -127,8 +131,10 @@ class Reader:
                     return first
             assert stop is not None
             if number == mark.number and stop.offset >= limit:
-                if mark.durable:
+                if limit <= safe:
                     self._remember(stop.seq, number, stop.offset)
+                elif last_safe is not None:
+                    self._remember(*last_safe)
                 return None
             if stop.newer:
                 raise UnsupportedFormat(

@@ -82,7 +82,7 @@ class Transactions:
     def _written(self) -> Mark:
         """All that this handle knows to be written, durable or not."""
         tail = self._writer.view.tail
-        return Mark(tail.number, tail.end, tail.seq, None, durable=False)
+        return Mark(tail.number, tail.end, tail.seq, None, tail.durable)
 
     def look_ahead(self, expect: Expect) -> Expect:
         """Look for a conflict without the lock, so that under it only what came since is left to look at."""

@@ -29,14 +29,15 @@ _NOTHING_TO_SYNC = (errno.EROFS, errno.EINVAL)  # a read-only file system has no
 class Mark(NamedTuple):
     """Everything before byte `end` of segment `number` may be read; the next seq would be `seq`. `damage` is what stands there instead.
 
-    `durable` is False only for a writer that looks, under its lock, at what may yet be lost.
+    `safe`: up to this byte of the segment all is durable. It is less than the end only where somebody looks, for the sake of
+    writing, at what may yet be lost.
     """
 
     number: int
     end: int
     seq: int
     damage: Corrupt | UnsupportedFormat | None = None
-    durable: bool = True
+    safe: int = 2**63
 
 
 @contextlib.contextmanager
@@ -79,7 +80,7 @@ class Watermark:
     def seen(self) -> Mark:
         """The mark up to which all is there, durable or not. Errors as in `durable`."""
         with self._guard, unreadable(self._directory):
-            return self._look()[0]._replace(durable=False)
+            return self._look()[0]._replace(safe=0)
 
     def durable(self, upto: int | None = None) -> Mark:
         """The mark up to which all is durable, after a sync if that is what it takes. With `upto`, a mark that covers that seq may do.
