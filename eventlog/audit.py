@@ -18,7 +18,7 @@ from eventlog import frames, segments
 from eventlog.directory import Directory
 from eventlog.errors import Corrupt, EventLogError, LogNotFound
 from eventlog.examine import read_seal, reader_of
-from eventlog.frames import EVENTS, SEAL, Frame, Stop
+from eventlog.frames import EVENTS, SEAL, Frame
 from eventlog.fs import REAL, FileSystem, let_go
 from eventlog.payload import mask_of
 from eventlog.reader import Reader
@@ -179,24 +179,26 @@ def _segment(directory: Directory, tally: _Tally, number: int, mark: Mark | None
 def _frames(directory: Directory, tally: _Tally, fd: int, number: int, salt: int, limit: int) -> tuple[int, int, bool]:
     """Check every frame up to `limit`. Returns the seq that is due, the end, and whether a seal stands there."""
     seq, offset = number, HEADER_BYTES
-    for found in frames.scan(reader_of(directory, fd), HEADER_BYTES, limit, number, salt):
-        if isinstance(found, Stop):
+    for found, stop in frames.scan(reader_of(directory, fd), HEADER_BYTES, limit, number, salt):
+        for frame in found:
+            seq, offset = frame.first + frame.events, frame.end
+            if frame.durable > frame.offset:
+                tally.found(number, frame.offset, frame.first, f"says that {frame.durable} bytes before it are durable")
+            if frame.kind == EVENTS:
+                what = _events(directory, fd, frame)
+                if what:
+                    tally.found(number, frame.offset, frame.first, what)
+                tally.commits += 1
+                tally.events += frame.events
+            elif frame.kind == SEAL:
+                return seq, offset, True
+        if found:
+            tally.read(found[-1].end - found[0].offset)
+        if stop is not None:
             # Zeros are the reserved end of the last segment, unless something stands behind them.
-            if found.reason not in ("end", "zeros") or any(directory.fs.pread(fd, limit - found.offset, found.offset)):
-                tally.found(number, found.offset, found.seq, found.reason)
-            return found.seq, found.offset, False
-        tally.read(found.end - offset)
-        seq, offset = found.first + found.events, found.end
-        if found.durable > found.offset:
-            tally.found(number, found.offset, found.first, f"says that {found.durable} bytes before it are durable")
-        if found.kind == EVENTS:
-            what = _events(directory, fd, found)
-            if what:
-                tally.found(number, found.offset, found.first, what)
-            tally.commits += 1
-            tally.events += found.events
-        elif found.kind == SEAL:
-            return seq, offset, True
+            if stop.reason not in ("end", "zeros") or any(directory.fs.pread(fd, limit - stop.offset, stop.offset)):
+                tally.found(number, stop.offset, stop.seq, stop.reason)
+            return stop.seq, stop.offset, False
     raise AssertionError("a scan ends with a Stop")
 
 

@@ -86,8 +86,8 @@ def read_seal(directory: Directory, fd: int, size: int, salt: int) -> Frame | No
     if offset is None or offset > size:
         return None
     first = first_seq_at(directory, fd, offset)
-    found = next(frames.scan(reader_of(directory, fd), offset, size - FOOTER_BYTES, first, salt))
-    return found if isinstance(found, Frame) and found.kind == frames.SEAL and found.end == size - FOOTER_BYTES else None
+    found, _ = next(frames.scan(reader_of(directory, fd), offset, size - FOOTER_BYTES, first, salt))
+    return found[0] if found and found[0].kind == frames.SEAL and found[0].end == size - FOOTER_BYTES else None
 
 
 def first_seq_at(directory: Directory, fd: int, offset: int) -> int:
@@ -115,14 +115,15 @@ def previous_hash(directory: Directory, previous: tuple[int, int] | None) -> byt
 def scan(directory: Directory, fd: int, salt: int, offset: int, seq: int, size: int) -> Scan:
     """Walk the frames from `offset` to the first place that does not check, or to the seal."""
     said, events_end = 0, HEADER_BYTES
-    for found in frames.scan(reader_of(directory, fd), offset, size, seq, salt):
-        if isinstance(found, Stop):
-            return Scan(found, None, said, events_end)
-        said = max(said, found.durable)
-        if found.kind == frames.SEAL:
-            return Scan(Stop(found.end, found.first, "sealed"), found, said, found.end)
-        if found.kind == frames.EVENTS:
-            events_end = found.end
+    for found, stop in frames.scan(reader_of(directory, fd), offset, size, seq, salt):
+        for frame in found:
+            said = max(said, frame.durable)
+            if frame.kind == frames.SEAL:
+                return Scan(Stop(frame.end, frame.first, "sealed"), frame, said, frame.end)
+            if frame.kind == frames.EVENTS:
+                events_end = frame.end
+        if stop is not None:
+            return Scan(stop, None, said, events_end)
     raise AssertionError("a scan ends with a Stop")
 
 

@@ -19,7 +19,7 @@ __all__ = ["EVENTS", "FRAME_HEADER_BYTES", "MAGIC", "MARK", "SEAL", "Frame", "St
 MAGIC = b"\xf5evf"  # 0xf5 never occurs in UTF-8, so no body can hold it
 FRAME_HEADER_BYTES = 64
 EVENTS, MARK, SEAL = 1, 2, 3
-_CHUNK_FIRST, _CHUNK_MAX = 1 << 12, 1 << 18  # bytes a read: most scans look at a few frames behind a place they know
+_SPAN_FIRST, _SPAN_MAX = 1 << 12, 1 << 18  # bytes a read: most scans look at a few frames behind a place they know
 
 _HEADER = struct.Struct("<4sIIIQQqIIQQ")
 _CHECKED = struct.Struct("<IIQQqIIQQ")  # what the header CRC covers: all that follows it
@@ -66,57 +66,58 @@ def scan(
     salt: int,
     type_mask: int = ALL_NAMES,
     stream_mask: int = ALL_NAMES,
-) -> Iterator[Frame | Stop]:
-    """Yield the frames from `offset` on, up to `limit`; the last thing yielded is the Stop.
+    *,
+    proved: bool = False,
+) -> Iterator[tuple[list[Frame], Stop | None]]:
+    """Walk the frames from `offset` on, up to `limit`: a list of them for each piece that was read; the last one comes with the Stop.
 
-    `pread(length, offset)` reads; `seq` is the first seq that is due. Memory is one chunk or one frame, and a length field is
-    believed only as far as `limit`.
+    `pread(length, offset)` reads; `seq` is the first seq that is due. Memory is one piece or one frame, and a length field is believed
+    only as far as `limit`. `proved`: the caller has checked a digest of all these bytes, so the CRCs are not computed again. Lists, since
+    a generator that is resumed for each frame costs as much as checking it.
     """
-    unpack, header_bytes = _HEADER.unpack_from, FRAME_HEADER_BYTES
-    new, frame_class = tuple.__new__, Frame
-    base, chunk, span = offset, b"", _CHUNK_FIRST  # chunk holds the bytes from `base` on
+    unpack, header_bytes, crc, new, frame_class = _HEADER.unpack_from, FRAME_HEADER_BYTES, crc32, tuple.__new__, Frame
+    span, stop = _SPAN_FIRST, None
     while True:
-        at = offset - base
-        if at + header_bytes > len(chunk):
-            base, at = offset, 0
-            chunk = pread(min(span, limit - offset), offset) if limit > offset else b""
-            span = min(span << 2, _CHUNK_MAX)
-            if len(chunk) < header_bytes:
-                yield Stop(offset, seq, _why_short(chunk, offset, limit))
-                return
-        magic, header_crc, length, body_crc, first, durable, time_ns, count, kind, types, streams = unpack(chunk, at)
-        # A slice of 56 bytes costs less than a memoryview of it.
-        if magic != MAGIC or crc32(chunk[at + 8 : at + header_bytes], salt) != header_crc:
-            rest = chunk[at : at + header_bytes]
-            yield Stop(offset, seq, "zeros" if not any(rest) else "no frame header checks here")
+        chunk = pread(min(span, limit - offset), offset) if limit > offset else b""
+        size, at, needed = len(chunk), 0, header_bytes
+        found: list[Frame] = []
+        while (start := at + header_bytes) <= size:
+            magic, header_crc, length, body_crc, first, durable, time_ns, count, kind, types, streams = unpack(chunk, at)
+            if magic != MAGIC or not (proved or crc(chunk[at + 8 : start], salt) == header_crc):
+                zeros = not any(chunk[at:start])
+                stop = Stop(offset + at, seq, "zeros" if zeros else "no frame header checks here")
+                break
+            end = start + length
+            if first != seq or length & 7 or offset + end > limit or not EVENTS <= kind <= SEAL:
+                stop = Stop(offset + at, seq, _why_not(first, seq, length, offset + end, limit, kind), not EVENTS <= kind <= SEAL)
+                break
+            if kind == EVENTS and not (types & type_mask and streams & stream_mask):
+                body = None  # nothing that is wanted: not even looked at
+            elif end > size:
+                needed = header_bytes + length
+                break
+            else:
+                body = chunk[start:end]
+                if not (proved or crc(body) == body_crc):
+                    stop = Stop(offset + at, seq, "the body does not match its CRC")
+                    break
+            found.append(new(frame_class, (offset + at, offset + end, first, count, kind, durable, time_ns, body)))
+            at = end
+            seq += count
+        offset += at
+        if stop is None and at == 0 and span >= needed:  # there is no more to read
+            stop = Stop(offset, seq, _why_short(chunk, offset, limit))
+        if found or stop is not None:
+            yield found, stop
+        if stop is not None:
             return
-        end = offset + header_bytes + length
-        if first != seq or length & 7 or end > limit or not EVENTS <= kind <= SEAL:
-            yield Stop(offset, seq, _why_not(first, seq, length, end, limit, kind), not EVENTS <= kind <= SEAL)
-            return
-        if kind == EVENTS and not (types & type_mask and streams & stream_mask):
-            body = None
-        else:
-            start = at + header_bytes
-            if start + length > len(chunk):
-                base, at, start, span = offset, 0, header_bytes, min(span << 2, _CHUNK_MAX)
-                chunk = pread(min(max(span, header_bytes + length), limit - offset), offset)
-                if len(chunk) < header_bytes + length:
-                    yield Stop(offset, seq, "the file ends inside a frame")
-                    return
-            body = chunk[start : start + length]
-            if crc32(body) != body_crc:
-                yield Stop(offset, seq, "the body does not match its CRC")
-                return
-        yield new(frame_class, (offset, end, first, count, kind, durable, time_ns, body))
-        offset = end
-        seq += count
+        span = max(min(span << 2, _SPAN_MAX), needed)
 
 
 def _why_short(chunk: bytes, offset: int, limit: int) -> str:
     if offset >= limit:
         return "end"
-    return "the file ends inside a frame header" if any(chunk) else "zeros"
+    return "the file ends inside a frame" if any(chunk) else "zeros"
 
 
 def _why_not(first: int, seq: int, length: int, end: int, limit: int, kind: int) -> str:

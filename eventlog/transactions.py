@@ -70,12 +70,11 @@ class Transactions:
             seq, state = 0, projection.initial
         handlers = projection.handlers
         other = handlers.get("*")
-        new, recorded = tuple.__new__, Recorded
-        for first, time_ns, rows in self._reader.commits(seq, mark, type_mask=ALL_NAMES if other else masks_of(handlers)):
-            for number, (kind, stream, data) in enumerate(rows, first):
-                handler = handlers.get(kind, other)
-                if number > seq and handler is not None:
-                    state = handler(state, new(recorded, (number, time_ns, kind, stream, data)))
+        for events in self._reader.batches(seq, mark, type_mask=ALL_NAMES if other else masks_of(handlers)):
+            for event in events:
+                handler = handlers.get(event.type, other)
+                if handler is not None:
+                    state = handler(state, event)
         self._states[projection] = (mark.seq - 1, moves, state)
         return state
 
@@ -96,8 +95,8 @@ class Transactions:
         return self._first_in(frozenset(expect.streams), expect.after, self._written()) if head > expect.after else None
 
     def _first_in(self, streams: frozenset[str], after: int, mark: Mark) -> int | None:
-        for first, _, rows in self._reader.commits(after, mark, stream_mask=masks_of(streams)):
-            for seq, row in enumerate(rows, first):
-                if seq > after and row[1] in streams:
-                    return seq
+        for events in self._reader.batches(after, mark, stream_mask=masks_of(streams)):
+            for event in events:
+                if event.stream in streams:
+                    return event.seq
         return None

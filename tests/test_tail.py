@@ -9,7 +9,7 @@ import pytest
 
 from eventlog import Corrupt, Durability, Event, EventLog, UnsupportedFormat, frames, segments
 from eventlog.audit import verify
-from eventlog.frames import FRAME_HEADER_BYTES, Stop
+from eventlog.frames import FRAME_HEADER_BYTES
 from eventlog.fs import REAL
 from eventlog.payload import Draft
 from eventlog.repair import repair
@@ -62,8 +62,7 @@ class Layout:
         self.number = int(self.segment.stem)
         self.salt = segments.parse_header(self.data, log_id, self.number, path).salt
         pread = lambda n, at: self.data[at : at + n]  # noqa: E731
-        found = list(frames.scan(pread, HEADER_BYTES, len(self.data), self.number, self.salt))
-        self.frames = [f for f in found if not isinstance(f, Stop)]
+        self.frames = [f for found, _ in frames.scan(pread, HEADER_BYTES, len(self.data), self.number, self.salt) for f in found]
         self.commits = [f for f in self.frames if f.kind == frames.EVENTS]
         self.end = self.frames[-1].end
 
