@@ -18,6 +18,7 @@ class CoroutinePlace(Place):
     """A place in the queue that a coroutine waits for."""
 
     __slots__ = ("_leader", "_wakes", "future")
+    leads_itself = False
 
     def __init__(self, entry: Entry, future: asyncio.Future[None], wakes: LoopWakes, leader: Background) -> None:
         super().__init__(entry)

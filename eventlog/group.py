@@ -3,10 +3,14 @@
 Whoever comes when nobody leads becomes the leader; whoever comes while one leads queues up and sleeps on a lock of its own. The leader
 writes the whole queue, syncs once, makes the first of those who came meanwhile the next leader, and wakes the rest. A lone writer finds no
 queue and pays two uncontended locks. Threads that merely queue for a sync lock gain a fifth; this gains a factor (docs/decisions.md).
+
+A signal handler may raise at any function entry and behind any call of the main thread (Ctrl-C). So leading is a *turn* with a number: what
+changes hands does so in plain assignments under the guard, with no call between them, and the end of a turn can be done twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -15,37 +19,38 @@ from eventlog.writer import Entry, Writer
 
 
 class Place:
-    """A place in the queue; this one is the leader's own, who does not sleep."""
+    """A place in the queue. `turn` is the number of the turn that it was chosen to lead; 0: it was not. A base for the two below."""
 
-    __slots__ = ("entry", "promoted")
+    __slots__ = ("entry", "turn")
+    leads_itself = True
 
     def __init__(self, entry: Entry) -> None:
-        self.entry, self.promoted = entry, False
+        self.entry, self.turn = entry, 0
 
     def done(self) -> None:
-        """The entry has its outcome."""
+        """The entry has its outcome. May be told twice."""
 
     def lead(self) -> None:
-        """It is this place's turn to lead."""
+        """It is this place's turn to lead. May be told twice."""
 
 
 class ThreadPlace(Place):
     """A thread asleep on its own lock: waking one must not wake all."""
 
-    __slots__ = ("finished", "wake")
+    __slots__ = ("wake",)
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        self.finished = False
         self.wake = threading.Lock()
         self.wake.acquire()
 
     def done(self) -> None:
-        self.finished = True
-        self.wake.release()
+        with contextlib.suppress(RuntimeError):  # told before
+            self.wake.release()
 
     def lead(self) -> None:
-        self.wake.release()
+        with contextlib.suppress(RuntimeError):
+            self.wake.release()
 
 
 class Group:
@@ -55,39 +60,54 @@ class Group:
         self._writer = writer
         self._guard = threading.Lock()
         self._queue: list[Place] = []
+        self._turn = 1
         self._led = False
+        self._next: Place | None = None  # who was chosen to lead this turn; None: who came when nobody led
+        self._claimed = False  # the turn's batch was taken from the queue
+        self._batch: list[Place] = []  # it, until each of its places has been told
 
     def commit(self, entry: Entry) -> None:
         """Write the entry and make it durable together with its neighbours; its outcome is in the entry. Blocks."""
-        place = None
-        with self._guard:
-            if self._led:
-                place = ThreadPlace(entry)
-                self._queue.append(place)
-            self._led = True
-        if place is None:
-            try:
-                self._alone(entry)
-            finally:
-                self._hand_on()
-            return
+        place: ThreadPlace | None = None
+        turn = 0
         try:
-            place.wake.acquire()
-        except BaseException:  # a signal handler raised: this thread will neither wait nor lead
-            self.withdraw(place)
-            if place.promoted:
-                self._hand_on()
+            with self._guard:
+                if self._led:
+                    place = ThreadPlace(entry)
+                    self._queue.append(place)
+                else:
+                    self._led = self._claimed = True
+                    turn = self._turn
+            if place is None:
+                self._alone(entry)
+            else:
+                place.wake.acquire()
+                if place.turn:
+                    self._lead(place.turn)
+        except BaseException:
+            if place is not None:
+                self.withdraw(place)
             raise
-        if not place.finished:
-            self.lead(place)
+        finally:
+            if place is not None:
+                turn = place.turn
+            if turn:
+                self._end(turn, place)
 
     def enqueue(self, place: Place) -> None:
         """Queue without blocking. Where nobody leads, the place is told to."""
-        with self._guard:
-            self._queue.append(place)
-            place.promoted, self._led = not self._led, True
-        if place.promoted:
-            place.lead()
+        try:
+            with self._guard:
+                self._queue.append(place)
+                if not self._led:
+                    self._led, self._next, place.turn = True, place, self._turn
+            if place.turn:
+                place.lead()
+        except BaseException:
+            self.withdraw(place)
+            if place.turn:
+                place.lead()  # again, perhaps: the turn must be led for those who come behind
+            raise
 
     def withdraw(self, place: Place) -> None:
         """Leave the queue if there is still time: then the entry is never written."""
@@ -95,30 +115,24 @@ class Group:
             if place in self._queue:
                 self._queue.remove(place)
 
-    def lead(self, own: Place | None = None) -> None:
-        """Lead one batch: everybody who is in the queue now, `own` (the place of this thread) among them."""
+    def lead_for_others(self) -> None:
+        """Lead in the place of one who cannot (a coroutine), if it is his turn."""
         with self._guard:
-            batch, self._queue = self._queue, []
-        self._lead(batch, own)
+            place = self._next
+            turn = 0 if place is None or place.leads_itself or self._claimed else place.turn
+        if turn:
+            try:
+                self._lead(turn)
+            finally:
+                self._end(turn, None)
 
-    def _lead(self, batch: list[Place], own: Place | None) -> None:
-        undone: list[Place] = []
-        try:
-            self._process([place.entry for place in batch])
-        except BaseException:
-            # Interrupted (a signal handler raised in this thread): the others' entries go back to the head of the queue in the state
-            # that they reached. Whether one that was in the middle of its write is there, nobody can say.
-            for place in batch:
-                if place.entry.writing:
-                    place.entry.error = OutcomeUnknown("the thread that wrote this commit for its group was interrupted; look for it")
-                elif place.entry.error is None and place is not own:
-                    undone.append(place)
-            raise
-        finally:
-            self._hand_on(undone)
-            for place in batch:
-                if not undone or place not in undone:
-                    place.done()
+    def _lead(self, turn: int) -> None:
+        """Take everybody who is in the queue now, and write and sync for them."""
+        with self._guard:
+            if self._turn != turn or self._claimed:
+                return
+            self._batch, self._queue, self._claimed = self._queue, [], True
+        self._process([place.entry for place in self._batch])
 
     def _alone(self, entry: Entry) -> None:
         """A leader without followers: nothing to gather, nobody to wake."""
@@ -134,18 +148,36 @@ class Group:
                 return None
         return self._process([entry])
 
-    def _hand_on(self, undone: list[Place] | None = None) -> None:
-        """Wake the next leader, or let there be none. Before the others are woken: its fdatasync can start meanwhile."""
+    def _end(self, turn: int, own: Place | None) -> None:
+        """End a turn: the next leader, then everybody who is done, is told. A signal that comes in the middle finds it done again."""
+        done: list[Place] = []
+        try:
+            self._hand_on(turn, own, done)
+        except BaseException:
+            self._hand_on(turn, own, done)
+            raise
+
+    def _hand_on(self, turn: int, own: Place | None, done: list[Place]) -> None:
         with self._guard:
-            if undone:
-                self._queue[:0] = undone
-            following = self._queue[0] if self._queue else None
-            if following is None:
-                self._led = False
-            else:
-                following.promoted = True
+            if self._turn == turn:
+                queue = self._queue
+                if self._batch:
+                    # Interrupted in the middle of a turn: what others wait for goes back to the head of the queue, in the state that it
+                    # reached. Whether one that was just being written is there, nobody can say.
+                    undone = [p for p in self._batch if p is not own and not p.entry.settled and not _give_up(p.entry)]
+                    done[:] = [p for p in self._batch if p not in undone] if undone else self._batch
+                    queue = undone + queue
+                following = queue[0] if queue else None
+                if following is not None:
+                    following.turn = turn + 1
+                self._queue, self._batch, self._next = queue, [], following
+                self._led, self._claimed, self._turn = following is not None, False, turn + 1
+            following = self._next if self._turn == turn + 1 else None
+        # The next leader first: its fdatasync can start while we wake the others.
         if following is not None:
             following.lead()
+        for place in done:
+            place.done()
 
     def _process(self, entries: list[Entry]) -> None:
         """Write what is not written, sync once; every entry ends up written and durable, or with an error."""
@@ -153,20 +185,28 @@ class Group:
         if writer.view.retired:
             writer.view.close_retired()
         fresh = [entry for entry in entries if entry.draft is not None and not entry.first]
+        unwritten: list[Entry] = []
         try:
             position = writer.locked(writer.write, fresh) if fresh else writer.view.position()
         except EventLogError as error:
+            unwritten, position = fresh, writer.view.position()
             for entry in fresh:
                 entry.error = error
-            if len(fresh) == len(entries):
-                return
-            position = writer.view.position()
-        if any(entry.durable for entry in entries):
+        if any(entry.durable and entry not in unwritten for entry in entries):
             try:
                 writer.sync(position)
             except EventLogError as error:
                 for entry in entries:
                     entry.error = entry.error or error
+        for entry in entries:
+            entry.settled = True
+
+
+def _give_up(entry: Entry) -> bool:
+    """An entry whose leader was interrupted while it was being written gets its error."""
+    if entry.writing:
+        entry.error = entry.error or OutcomeUnknown("the thread that wrote this commit for its group was interrupted; look for it")
+    return entry.writing
 
 
 class Background(threading.Thread):

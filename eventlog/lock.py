@@ -95,12 +95,7 @@ class WriterLock:
     def release(self) -> None:
         """Give it up; fine, too, when it is not held."""
         # Explicit: a child forked by another thread may hold a copy of the descriptor, and closing ours would not free it.
-        try:
-            self._fs.flock(self.fd, fcntl.LOCK_UN)
-        except OSError:  # never seen; a fresh descriptor is the other way to let go
-            let_go(self._fs, self.fd)
-            self.fd = -1
-            self.fd, self.inode = self._open()
+        self._fs.flock(self.fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         let_go(self._fs, self.fd)

@@ -95,7 +95,7 @@ class EventLog:
             self._group = Group(writer)
             self._transactions = Transactions(writer, self._reader, commit_bytes_max)
             self._batch = Batch(writer, self._group, window, batch_bytes)
-            self._async_leader = Background("eventlog-async", self._group.lead)
+            self._async_leader = Background("eventlog-async", self._group.lead_for_others)
         _open_logs.add(self)
         forks.watch(self)
 

@@ -99,14 +99,14 @@ class TailView:
         not, it must stay, or two writers would chase each other.
         """
         old = getattr(self, "tail", None)
-        if old is not None:
-            self.retired.append(old.fd)
         if tail.moved:
             tail.epoch += 1
             self.moves += tail.number == getattr(old, "number", 0)  # a new segment takes nothing away
+        self.tail = tail
+        if old is not None:  # not before: interrupted between the two, a descriptor in use would be closed
+            self.retired.append(old.fd)
         self.mended += tail.report
         tail.report = []
-        self.tail = tail
         self.tell()
         self.tell_durable()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Sequence
+from fcntl import LOCK_UN
 from typing import TypeVar
 
 import orjson
@@ -38,12 +39,12 @@ _NOTHING = Draft(b"", 0, 0, 0)
 class Entry:
     """A commit on its way: drafted, then written (`first` is its seq) or refused (`error`). Without a draft it only waits for a sync."""
 
-    __slots__ = ("draft", "durable", "error", "expect", "first", "time", "writing")
+    __slots__ = ("draft", "durable", "error", "expect", "first", "settled", "time", "writing")
 
     def __init__(self, draft: Draft | None, expect: Expect | None = None, *, durable: bool = True) -> None:
         self.draft, self.expect, self.durable = draft, expect, durable
         self.first = self.time = 0
-        self.writing = False
+        self.writing = self.settled = False
         self.error: EventLogError | None = None
 
 
@@ -79,7 +80,8 @@ class Writer:
                     self._refuse(error, "could not look at the tail")
                 return work(*arguments)
             finally:
-                self.lock.release()
+                # Straight into C: a function of ours could be interrupted at its entry, and the lock stay with a living process.
+                self._fs.flock(self.lock.fd, LOCK_UN)
 
     def append(self, draft: Draft) -> tuple[int, int] | None:
         """The short road of `locked(write)`, for one commit while nothing special is going on: returns its first seq and its time.
@@ -111,7 +113,7 @@ class Writer:
                 tail.seq, tail.marked, self._wrote = seq + draft[1], tail.durable, True
                 return seq, lock.time
             finally:
-                lock.release()
+                fs.flock(lock.fd, LOCK_UN)
 
     def write(self, entries: Sequence[Entry]) -> Position:
         """Append the entries that have a draft, in order; each ends up with `first` and `time`, or with an `error`.
