@@ -31,8 +31,11 @@ class Batch:
         if self._thread.ident is None:
             with self._starting:
                 if self._thread.ident is None:
-                    self._thread.start()
-        self._thread.poke()
+                    try:
+                        self._thread.start()
+                    except RuntimeError:  # no more threads, or the interpreter ends: then now
+                        return self._end_window()
+        return self._thread.poke()
 
     def _end_window(self) -> None:
         self._open = False  # before the sync: who writes from now on opens the next window

@@ -5,6 +5,7 @@ asyncio is imported by whoever runs a loop; `import eventlog` does not.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from eventlog.group import Background, Place
@@ -35,7 +36,7 @@ class LoopWakes:
     """Futures of one event loop that are done, set in one call back for the whole batch: a wake-up of the loop is a system call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self._loop = weakref.ref(loop)  # weak: they are kept by loop
         self._ready: list[asyncio.Future[None]] = []
         self._scheduled = False
 
@@ -44,8 +45,10 @@ class LoopWakes:
         self._ready.append(future)
         if not self._scheduled:
             self._scheduled = True
+            loop = self._loop()
             try:
-                self.loop.call_soon_threadsafe(self._set)
+                if loop is not None:
+                    loop.call_soon_threadsafe(self._set)
             except RuntimeError:  # the loop was closed: nobody waits any more
                 self._ready.clear()
 

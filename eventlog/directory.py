@@ -22,6 +22,7 @@ from eventlog.fs import DIRECTORY_MODE, FileSystem, let_go, sync
 
 FORMAT_VERSION = 1
 _DESCRIPTION_BYTES_MAX = 1 << 16
+_OUR_NAMES = {"lock", "owners", "segments", "log.json.tmp"}
 
 
 class Directory:
@@ -82,7 +83,7 @@ class Directory:
             version, log_id, first = description["format"], bytes.fromhex(description["id"]), description.get("first", 1)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Corrupt(f"{where}: damaged; `eventlog repair` writes it again from the segments") from None
-        if type(version) is not int or type(first) is not int or len(log_id) != 16 or first < 1:
+        if type(version) is not int or type(first) is not int or len(log_id) != 16 or not 1 <= first < 2**63:
             raise Corrupt(f"{where}: damaged; `eventlog repair` writes it again from the segments")
         if version > FORMAT_VERSION:
             raise UnsupportedFormat(f"{where}: format {version}; this version reads format {FORMAT_VERSION}: upgrade")
@@ -111,7 +112,8 @@ class Directory:
         with contextlib.suppress(FileExistsError):
             fs.mkdir("segments", dir_fd=self.fd)
         self.open_segments()
-        fs.fchmod(self.fd, DIRECTORY_MODE)  # it may have been here before us
+        if set(fs.listdir(self.fd)) <= _OUR_NAMES:  # it may have been here before us; but a place that others use is not ours to close
+            fs.fchmod(self.fd, DIRECTORY_MODE)
         for number in segments.list_numbers(fs, self.segments_fd, self.path):
             self._refuse_orphan(number)
             fs.unlink(segments.name_of(number), dir_fd=self.segments_fd)

@@ -8,6 +8,7 @@ there is one, so that a log that is moved while it is open keeps writing into it
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -63,9 +64,13 @@ class FileSystem:
     def fallocate(self, fd: int, offset: int, length: int) -> None:
         """Reserve zeroed space; the size grows when it must."""
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, offset, length)
-        else:  # macOS: a sparse extension costs a size change only
-            os.ftruncate(fd, max(os.fstat(fd).st_size, offset + length))
+            try:
+                return os.posix_fallocate(fd, offset, length)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                    raise
+        # macOS, and file systems that cannot reserve: a sparse extension, which costs a size change only.
+        return os.ftruncate(fd, max(os.fstat(fd).st_size, offset + length))
 
     def ftruncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)

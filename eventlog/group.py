@@ -58,7 +58,8 @@ class Group:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a signal handler that commits must find its error, not a deadlock
+        self._leader = 0  # the thread that leads
         self._queue: list[Place] = []
         self._turn = 1
         self._led = False
@@ -69,7 +70,9 @@ class Group:
     def commit(self, entry: Entry) -> None:
         """Write the entry and make it durable together with its neighbours; its outcome is in the entry. Blocks."""
         place: ThreadPlace | None = None
-        turn = 0
+        turn, me = 0, threading.get_ident()
+        if self._leader == me:
+            raise EventLogError("a signal handler used the log in the middle of a commit of its own thread: set a flag in it, or raise")
         try:
             with self._guard:
                 if self._led:
@@ -77,7 +80,7 @@ class Group:
                     self._queue.append(place)
                 else:
                     self._led = self._claimed = True
-                    turn = self._turn
+                    self._leader, turn = me, self._turn
             if place is None:
                 self._alone(entry)
             else:
@@ -92,7 +95,12 @@ class Group:
             if place is not None:
                 turn = place.turn
             if turn:
-                self._end(turn, place)
+                done: list[Place] = []
+                try:
+                    self._hand_on(turn, place, done)
+                except BaseException:  # a signal came: once more, so that nobody waits for ever
+                    self._hand_on(turn, place, done)
+                    raise
 
     def enqueue(self, place: Place) -> None:
         """Queue without blocking. Where nobody leads, the place is told to."""
@@ -124,14 +132,15 @@ class Group:
             try:
                 self._lead(turn)
             finally:
-                self._end(turn, None)
+                self._hand_on(turn, None, [])  # no signal is delivered to the thread that does this
 
     def _lead(self, turn: int) -> None:
         """Take everybody who is in the queue now, and write and sync for them."""
         with self._guard:
             if self._turn != turn or self._claimed:
                 return
-            self._batch, self._queue, self._claimed = self._queue, [], True
+            me = threading.get_ident()
+            self._batch, self._queue, self._claimed, self._leader = self._queue, [], True, me
         self._process([place.entry for place in self._batch])
 
     def _alone(self, entry: Entry) -> None:
@@ -148,16 +157,8 @@ class Group:
                 return None
         return self._process([entry])
 
-    def _end(self, turn: int, own: Place | None) -> None:
-        """End a turn: the next leader, then everybody who is done, is told. A signal that comes in the middle finds it done again."""
-        done: list[Place] = []
-        try:
-            self._hand_on(turn, own, done)
-        except BaseException:
-            self._hand_on(turn, own, done)
-            raise
-
     def _hand_on(self, turn: int, own: Place | None, done: list[Place]) -> None:
+        """End a turn: the next leader, then everybody who is done, is told. Interrupted anywhere, it can be done again."""
         with self._guard:
             if self._turn == turn:
                 queue = self._queue
@@ -170,7 +171,7 @@ class Group:
                 following = queue[0] if queue else None
                 if following is not None:
                     following.turn = turn + 1
-                self._queue, self._batch, self._next = queue, [], following
+                self._queue, self._batch, self._next, self._leader = queue, [], following, 0
                 self._led, self._claimed, self._turn = following is not None, False, turn + 1
             following = self._next if self._turn == turn + 1 else None
         # The next leader first: its fdatasync can start while we wake the others.

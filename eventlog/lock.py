@@ -5,6 +5,7 @@ No pid, no age, no stale-lock guessing (reliability P21): a lock that cannot be 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -95,7 +96,17 @@ class WriterLock:
     def release(self) -> None:
         """Give it up; fine, too, when it is not held."""
         # Explicit: a child forked by another thread may hold a copy of the descriptor, and closing ours would not free it.
-        self._fs.flock(self.fd, fcntl.LOCK_UN)
+        try:
+            self._fs.flock(self.fd, fcntl.LOCK_UN)
+        except OSError:
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Unlocking failed (never seen): closing the descriptor lets go, too. Without a new one every later lock is refused."""
+        let_go(self._fs, self.fd)
+        self.fd = -1
+        with contextlib.suppress(OSError):
+            self.fd, self.inode = self._open()
 
     def close(self) -> None:
         let_go(self._fs, self.fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -256,8 +257,9 @@ class EventLog:
         kinds = None if types is None else frozenset(types)
         wanted = None if streams is None else frozenset(streams)
         while True:
-            head = int(self._watermark.durable().seq) - 1
-            yield from self.read(after, upto=head, types=kinds, streams=wanted)
+            mark = self._watermark.durable()
+            head = mark.seq - 1
+            yield from self.read(after, upto=head if mark.damage is None else None, types=kinds, streams=wanted)
             after = max(after, head)
             if self.wait(after, timeout) <= after:
                 return
@@ -323,21 +325,24 @@ class EventLog:
                 return
             self._closed = "the log is closed; open it again"
         _open_logs.discard(self)
+        writer = self._writer
         try:
-            if self._writer is not None:
+            if writer is not None:
                 self._batch.close()
                 self._async_leader.close()
-                if self._writer.dirty():
+                if writer.dirty():
                     self._sync()
-                if self._writer.poison is None:
-                    self._writer.locked(self._writer.mark)
+                if writer.poison is None:
+                    writer.locked(writer.mark)
         finally:
-            self._let_go()
+            try:
+                if writer is not None:
+                    writer.close()
+            finally:
+                self._let_go()
 
     def _let_go(self) -> None:
         self._watermark.close()
-        if self._writer is not None:
-            self._writer.view.close()
         self._directory.close()
 
     def after_fork_in_child(self) -> None:
@@ -346,7 +351,9 @@ class EventLog:
             self._closed = "this handle belongs to the parent process; open the log again in the child"
             _open_logs.discard(self)
             self._watermark.close(forked=True)
-            self._let_go()
+            if self._writer is not None:  # not its close: another thread of the parent may have held its locks
+                self._writer.view.close()
+            self._directory.close()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -358,6 +365,12 @@ class EventLog:
         except EventLogError:
             if kind is None:  # else what went wrong first says more
                 raise
+
+    def __del__(self) -> None:
+        # Dropped without close: what was committed BATCHED must not depend on when the process ends.
+        if getattr(self, "_closed", "never opened") is None:
+            with contextlib.suppress(EventLogError):
+                self.close()
 
     def __repr__(self) -> str:
         return f"<EventLog {self.path}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"
@@ -381,8 +394,8 @@ class EventLog:
 def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: float) -> Writer:
     """Take the lock, make the log if there is none, find its end. Closes what it opened when it fails."""
     writer_lock = WriterLock(directory.fs, directory.fd, str(directory.path), lock_timeout)
+    writer = Writer(directory, writer_lock, segment_bytes_max)
     try:
-        writer = Writer(directory, writer_lock, segment_bytes_max)
         try:
             writer_lock.acquire()
             if not directory.id and not directory.load():
@@ -391,7 +404,7 @@ def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: flo
         finally:
             writer_lock.release()
     except BaseException:
-        writer_lock.close()
+        writer.view.close()
         raise
     return writer
 
@@ -402,5 +415,11 @@ _open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """The end of the interpreter leaves nothing behind that was committed BATCHED."""
+    errors = []
     for log in list(_open_logs):
-        log.close()
+        try:
+            log.close()
+        except EventLogError as error:  # the others are closed first
+            errors.append(error)
+    if errors:
+        raise errors[0]

@@ -155,5 +155,6 @@ class TailView:
 
     def close(self) -> None:
         self.close_retired()
-        let_go(self._fs, self.tail.fd)
+        if hasattr(self, "tail"):
+            let_go(self._fs, self.tail.fd)
         self.lock.close()

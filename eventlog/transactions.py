@@ -35,7 +35,7 @@ class Transactions:
 
     def __init__(self, writer: Writer, reader: Reader, commit_bytes_max: int) -> None:
         self._writer, self._reader, self._commit_bytes_max = writer, reader, commit_bytes_max
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()
         self._states: weakref.WeakKeyDictionary[Any, tuple[int, int, Any]] = weakref.WeakKeyDictionary()
         self.deciding = 0
         writer.find_conflict = self.find_conflict

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from eventlog import segments, tailrecord
 from eventlog.directory import Directory
-from eventlog.errors import Corrupt, EventLogError, Unreadable, UnsupportedFormat
+from eventlog.errors import Corrupt, EventLogError, LogClosed, Unreadable, UnsupportedFormat
 from eventlog.examine import check_previous, examine, list_segments, refusal, scan
 from eventlog.frames import FRAME_HEADER_BYTES
 from eventlog.fs import let_go
@@ -23,6 +23,7 @@ from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.tail import Action
 from eventlog.tailrecord import TailRecord
 
+_RACY_NS = 50_000_000  # a time stamp moves in ticks: a change in the same tick would not be seen (as in git's index)
 _NOTHING_TO_SYNC = (errno.EROFS, errno.EINVAL)  # a read-only file system has no dirty pages
 
 
@@ -48,6 +49,8 @@ def unreadable(directory: Directory) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, EventLogError):
             raise
+        if directory.fd < 0:
+            raise LogClosed(f"{directory.path}: the log was closed meanwhile; open it again") from error
         raise Unreadable(f"{directory.path}: cannot be read ({error.strerror}); mend that, then read again") from error
 
 
@@ -185,7 +188,11 @@ class Watermark:
         stop, row = finding.scan.stop, finding.row
         damage = refusal(directory, row, number, stop) if row.action in (Action.REFUSE, Action.UPGRADE) else None
         mark = Mark(number, max(stop.offset, HEADER_BYTES), stop.seq, damage)
-        self._scanned = (key, mark)
+        again = fs.fstat(fd)
+        if damage is not None and (again.st_size, again.st_mtime_ns) != key[1:]:
+            return self._by_scan()  # somebody was writing while we looked
+        if fs.now() - status.st_mtime_ns > _RACY_NS:
+            self._scanned = (key, mark)
         return mark
 
     def _before_suspect(self, record: TailRecord) -> Mark:

@@ -16,7 +16,7 @@ import orjson
 
 from eventlog import frames
 from eventlog.directory import Directory, write_all
-from eventlog.errors import Conflict, EventLogError, LogPoisoned, NotWritten, OutcomeUnknown
+from eventlog.errors import Conflict, EventLogError, LogClosed, LogPoisoned, NotWritten, OutcomeUnknown
 from eventlog.events import Expect
 from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, SEAL
 from eventlog.fs import SyncFailed
@@ -54,12 +54,14 @@ class Writer:
     def __init__(self, directory: Directory, lock: WriterLock, segment_bytes_max: int) -> None:
         self.directory, self.lock, self.segment_bytes_max = directory, lock, segment_bytes_max
         self.view = TailView(directory, lock)
-        self.mutex = threading.Lock()
-        self.syncing = threading.Lock()
+        # Reentrant, so that a signal handler that commits in the middle of a commit is told so instead of waiting for itself.
+        self.mutex = threading.RLock()
+        self.syncing = threading.RLock()
         self.poison: str | None = None
+        self.closed = False
         self.find_conflict: Callable[[Expect, int], int | None] = lambda expect, head: None
         self._fs = directory.fs
-        self._wrote = False
+        self._wrote = self._inside = False
 
     # -- under the lock ---------------------------------------------------------------------------------------------------------
 
@@ -70,9 +72,9 @@ class Writer:
         is found and mended by whoever comes next, in whatever process.
         """
         with self.mutex:
-            if self.poison is not None:
-                raise LogPoisoned(self.poison)
+            self._check()
             try:
+                self._inside = True
                 self.lock.acquire()
                 try:
                     self.view.catch_up()
@@ -80,8 +82,20 @@ class Writer:
                     self._refuse(error, "could not look at the tail")
                 return work(*arguments)
             finally:
+                self._inside = False
                 # Straight into C: a function of ours could be interrupted at its entry, and the lock stay with a living process.
-                self._fs.flock(self.lock.fd, LOCK_UN)
+                try:
+                    self._fs.flock(self.lock.fd, LOCK_UN)
+                except OSError:
+                    self.lock.reopen()
+
+    def _check(self) -> None:
+        if self._inside:
+            raise EventLogError(f"{self.directory.path}: used by a signal handler in the middle of a commit: set a flag in it, or raise")
+        if self.closed:
+            raise LogClosed(f"{self.directory.path}: {self.poison}")
+        if self.poison is not None:
+            raise LogPoisoned(self.poison)
 
     def append(self, draft: Draft) -> tuple[int, int] | None:
         """The short road of `locked(write)`, for one commit while nothing special is going on: returns its first seq and its time.
@@ -91,8 +105,11 @@ class Writer:
         """
         fs, lock, view = self._fs, self.lock, self.view
         with self.mutex:
+            if self.poison is not None or self._inside:
+                return None
             try:
-                if self.poison is not None or not lock.try_acquire():
+                self._inside = True
+                if not lock.try_acquire():
                     return None
                 tail = view.tail
                 end, seq = tail.end, tail.seq
@@ -113,7 +130,11 @@ class Writer:
                 tail.seq, tail.marked, self._wrote = seq + draft[1], tail.durable, True
                 return seq, lock.time
             finally:
-                fs.flock(lock.fd, LOCK_UN)
+                self._inside = False
+                try:
+                    fs.flock(lock.fd, LOCK_UN)
+                except OSError:
+                    lock.reopen()
 
     def write(self, entries: Sequence[Entry]) -> Position:
         """Append the entries that have a draft, in order; each ends up with `first` and `time`, or with an `error`.
@@ -271,10 +292,13 @@ class Writer:
         with self.mutex:
             if failure is not None:
                 self._warn_others()
+            tail = self.view.tail
+            ours = tail.number == position.number and tail.epoch == position.epoch
+            if self.closed and ours and position.end <= tail.durable:
+                return  # closed meanwhile, and synced by that
             if self.poison is not None:
                 raise OutcomeUnknown(self.poison, failure) from failure
-            tail = self.view.tail
-            if tail.number == position.number and tail.epoch == position.epoch and position.end > tail.durable:
+            if ours and position.end > tail.durable:
                 tail.durable = position.end
                 self.view.tell_durable()
 
@@ -310,3 +334,25 @@ class Writer:
     def dirty(self) -> bool:
         """Is there an event that, as far as we know, the disk has not confirmed?"""
         return self.view.tail.durable < self.view.tail.events_end
+
+    def close(self) -> None:
+        """Let go, when nobody is in the middle of anything: what slipped in behind the last sync is synced, later calls raise LogClosed.
+
+        Raises OutcomeUnknown when the disk refuses that.
+        """
+        failure = None
+        with self.mutex, self.syncing:
+            if self.poison is None and self.dirty():
+                try:
+                    self._fs.fdatasync(self.view.tail.fd)
+                    self.view.tail.durable = self.view.tail.end
+                    self.view.tell_durable()
+                except OSError as error:
+                    failure = error
+                    self._doubt(error)
+                    self._warn_others()
+            doubt = self.poison
+            self.poison, self.closed = "the log is closed; open it again", True
+            self.view.close()
+        if failure is not None:
+            raise OutcomeUnknown(doubt or "", failure) from failure
