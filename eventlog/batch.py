@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
-from eventlog.group import Background, Group
+from eventlog.background import Background
+from eventlog.group import Group
 from eventlog.writer import Entry, Writer
 
 
@@ -15,7 +14,6 @@ class Batch:
         self._writer, self._group, self._bytes_max = writer, group, bytes_max
         self._open = False
         self._thread = Background("eventlog-window", self._end_window, window)
-        self._starting = threading.Lock()
 
     def grew(self) -> None:
         """Something was written that waits for the disk. The first of a window wakes the thread, the one too many syncs at once."""
@@ -28,14 +26,10 @@ class Batch:
     def open_window(self) -> None:
         """Let the window begin, if none runs. Never blocks for the disk."""
         self._open = True
-        if self._thread.ident is None:
-            with self._starting:
-                if self._thread.ident is None:
-                    try:
-                        self._thread.start()
-                    except RuntimeError:  # no more threads, or the interpreter ends: then now
-                        return self._end_window()
-        return self._thread.poke()
+        try:
+            self._thread.poke()
+        except RuntimeError:  # no more threads, or the interpreter ends: then now
+            self._end_window()
 
     def _end_window(self) -> None:
         self._open = False  # before the sync: who writes from now on opens the next window

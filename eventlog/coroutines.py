@@ -8,7 +8,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from eventlog.group import Background, Place
+from eventlog.background import Background
+from eventlog.group import Place
 from eventlog.writer import Entry
 
 if TYPE_CHECKING:

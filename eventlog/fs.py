@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import stat
 import struct
@@ -27,6 +28,15 @@ _OFD_LOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux: type, whenc
 def _full_sync(fd: int) -> None:
     """macOS: fsync there does not reach the platter, F_FULLFSYNC does."""
     fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
+
+
+@functools.cache
+def _boot_id() -> bytes:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return bytes.fromhex(file.read().decode().strip().replace("-", ""))
+    except OSError:
+        return bytes(16)
 
 
 class FileSystem:
@@ -118,11 +128,7 @@ class FileSystem:
 
     def boot_id(self) -> bytes:
         """16 bytes that change with every boot; zeros where the system has no such thing (then nothing is believed)."""
-        try:
-            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-                return bytes.fromhex(file.read().decode().strip().replace("-", ""))
-        except OSError:
-            return bytes(16)
+        return _boot_id()
 
     def effective_uid(self) -> int:
         return os.geteuid()

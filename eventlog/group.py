@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 
 from eventlog.errors import EventLogError, OutcomeUnknown
 from eventlog.writer import Entry, Writer
@@ -208,29 +207,3 @@ def _give_up(entry: Entry) -> bool:
     if entry.writing:
         entry.error = entry.error or OutcomeUnknown("the thread that wrote this commit for its group was interrupted; look for it")
     return entry.writing
-
-
-class Background(threading.Thread):
-    """A daemon thread that runs `work` each time it is poked, `delay` seconds after the poke. It ends at `close`."""
-
-    def __init__(self, name: str, work: Callable[[], None], delay: float = 0.0) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work, self._delay = work, delay
-        self._poked, self._closing = threading.Event(), threading.Event()
-
-    def poke(self) -> None:
-        self._poked.set()
-
-    def close(self) -> None:
-        self._closing.set()
-        self._poked.set()
-        if self.ident is not None and self is not threading.current_thread():
-            self.join()
-
-    def run(self) -> None:
-        while True:
-            self._poked.wait()
-            self._poked.clear()
-            if self._closing.is_set() or (self._delay and self._closing.wait(self._delay)):
-                return
-            self._work()

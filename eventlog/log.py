@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from eventlog import forks, lock, payload, segments
+from eventlog.background import Background
 from eventlog.batch import Batch
 from eventlog.coroutines import CoroutinePlace, LoopWakes
 from eventlog.directory import Directory
 from eventlog.errors import EventLogError, LogClosed, LogNotFound, NotWritten, ReadOnly, again
 from eventlog.events import Commit, Durability, Event, Expect, Head, Recorded, SegmentInfo
 from eventlog.fs import REAL, FileSystem
-from eventlog.group import Background, Group
+from eventlog.group import Group
 from eventlog.lock import Owner, WriterLock
 from eventlog.payload import masks_of
 from eventlog.reader import CommitRows, Reader
@@ -150,10 +151,6 @@ class EventLog:
         wakes = self._loops.get(loop)
         if wakes is None:
             wakes = self._loops[loop] = LoopWakes(loop)
-        if self._async_leader.ident is None:
-            with self._closing:
-                if self._async_leader.ident is None:
-                    self._async_leader.start()
         place = CoroutinePlace(entry, loop.create_future(), wakes, self._async_leader)
         self._group.enqueue(place)
         try:

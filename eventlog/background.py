@@ -1,0 +1,45 @@
+"""A thread that does one thing when it is poked: made when it is first needed, gone with its handle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Background:
+    """Runs `work` in a daemon thread each time it is poked, `delay` seconds after the poke. It ends at `close`."""
+
+    def __init__(self, name: str, work: Callable[[], None], delay: float = 0.0) -> None:
+        self._name, self._work, self._delay = name, work, delay
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._poked: threading.Event
+        self._closing: threading.Event
+
+    def poke(self) -> None:
+        """Wake it; start it first if need be. Raises RuntimeError when no thread can be had."""
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:  # a handle that is opened, used and closed at once never pays for one
+                    self._poked, self._closing = threading.Event(), threading.Event()
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    thread.start()
+                    self._thread = thread
+        self._poked.set()
+
+    def close(self) -> None:
+        """End it, and wait until it has."""
+        thread = self._thread
+        if thread is not None:
+            self._closing.set()
+            self._poked.set()
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._poked.wait()
+            self._poked.clear()
+            if self._closing.is_set() or (self._delay and self._closing.wait(self._delay)):
+                return
+            self._work()
