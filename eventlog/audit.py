@@ -185,7 +185,7 @@ def _frames(directory: Directory, tally: _Tally, fd: int, number: int, salt: int
             if frame.durable > frame.offset:
                 tally.found(number, frame.offset, frame.first, f"says that {frame.durable} bytes before it are durable")
             if frame.kind == EVENTS:
-                what = _events(directory, fd, frame)
+                what = _events(frame)
                 if what:
                     tally.found(number, frame.offset, frame.first, what)
                 tally.commits += 1
@@ -202,7 +202,7 @@ def _frames(directory: Directory, tally: _Tally, fd: int, number: int, salt: int
     raise AssertionError("a scan ends with a Stop")
 
 
-def _events(directory: Directory, fd: int, frame: Frame) -> str:
+def _events(frame: Frame) -> str:
     """What is wrong with the body of a frame whose CRCs check: somebody wrote it who does not keep the rules. Empty: nothing."""
     assert frame.body is not None
     try:
@@ -213,14 +213,14 @@ def _events(directory: Directory, fd: int, frame: Frame) -> str:
         return f"the body does not hold {frame.events} events"
     types = streams = 0
     for row in rows:
-        if not (
-            isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], str) and isinstance(row[2], dict)
-        ):
-            return f"the body holds {row!r:.60} where [type, stream, data] is due"
-        types |= mask_of(row[0])
-        streams |= mask_of(row[1])
-    header = directory.fs.pread(fd, 16, frame.offset + 48)
-    if int.from_bytes(header[:8], "little") != types or int.from_bytes(header[8:], "little") != streams:
+        if row.__class__ is list and len(row) == 3:  # what the parser makes is of exactly these classes
+            kind, stream, data = row
+            if kind.__class__ is str and stream.__class__ is str and data.__class__ is dict:
+                types |= mask_of(kind)
+                streams |= mask_of(stream)
+                continue
+        return f"the body holds {row!r:.60} where [type, stream, data] is due"
+    if frame.types != types or frame.streams != streams:
         return "the masks in its header are not those of its events: readers would skip it"
     return ""
 

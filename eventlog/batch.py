@@ -6,6 +6,8 @@ from eventlog.background import Background
 from eventlog.group import Group
 from eventlog.writer import Entry, Writer
 
+_RETIRED_MAX = 3
+
 
 class Batch:
     """What one handle has written and not synced yet. `window` is in seconds."""
@@ -19,7 +21,10 @@ class Batch:
         """Something was written that waits for the disk. The first of a window wakes the thread, the one too many syncs at once."""
         if not self._open:
             self.open_window()
-        tail = self._writer.view.tail
+        view = self._writer.view
+        if len(view.retired) > _RETIRED_MAX:
+            self._group.commit(Entry(None, durable=False))  # a turn, to close the descriptors of sealed segments
+        tail = view.tail
         if tail.end - tail.durable >= self._bytes_max:
             self._group.commit(Entry(None))  # a failure has poisoned the writer: every later call on the handle raises it
 

@@ -23,6 +23,7 @@ _SPAN_FIRST, _SPAN_MAX = 1 << 12, 1 << 18  # bytes a read: most scans look at a 
 
 _HEADER = struct.Struct("<4sIIIQQqIIQQ")
 _CHECKED = struct.Struct("<IIQQqIIQQ")  # what the header CRC covers: all that follows it
+_PREFIX = struct.Struct("<4sI")
 _U32 = struct.Struct("<I")
 
 assert _HEADER.size == FRAME_HEADER_BYTES
@@ -40,6 +41,8 @@ class Frame(NamedTuple):
     durable: int
     time: int
     body: bytes | None
+    types: int
+    streams: int
 
 
 class Stop(NamedTuple):
@@ -55,7 +58,7 @@ def encode(draft: Draft, first: int, durable: int, time_ns: int, kind: int, salt
     """One frame, header and body. `durable` is the offset in this segment known to be on disk now."""
     body, events, types, streams = draft
     checked = _CHECKED.pack(len(body), crc32(body), first, durable, time_ns, events, kind, types, streams)
-    return b"".join((MAGIC, crc32(checked, salt).to_bytes(4, "little"), checked, body))
+    return _PREFIX.pack(MAGIC, crc32(checked, salt)) + checked + body
 
 
 def scan(
@@ -101,7 +104,7 @@ def scan(
                 if not (proved or crc(body) == body_crc):
                     stop = Stop(offset + at, seq, "the body does not match its CRC")
                     break
-            found.append(new(frame_class, (offset + at, offset + end, first, count, kind, durable, time_ns, body)))
+            found.append(new(frame_class, (offset + at, offset + end, first, count, kind, durable, time_ns, body, types, streams)))
             at = end
             seq += count
         offset += at

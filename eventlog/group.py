@@ -145,9 +145,9 @@ class Group:
     def _alone(self, entry: Entry) -> None:
         """A leader without followers: nothing to gather, nobody to wake."""
         writer = self._writer
-        if entry.draft is not None and entry.expect is None:
+        if entry.draft is not None:
             try:
-                written = writer.append(entry.draft)
+                written = writer.append(entry.draft, None if entry.expect is None else entry.expect.after)
                 if written is not None:
                     entry.first, entry.time = written
                     return writer.sync(writer.view.position())

@@ -110,6 +110,7 @@ class WriterLock:
 
     def close(self) -> None:
         let_go(self._fs, self.fd)
+        self.fd = -1
 
 
 class Owner:

@@ -86,6 +86,8 @@ class Transactions:
     def look_ahead(self, expect: Expect) -> Expect:
         """Look for a conflict without the lock, so that under it only what came since is left to look at."""
         streams = frozenset([expect.streams] if isinstance(expect.streams, str) else expect.streams)
+        if self._writer.view.tail.seq - 1 <= expect.after:
+            return Expect(streams, expect.after)  # nothing came since, as far as we know: the writer looks again under the lock
         mark = self._written()
         found = self._first_in(streams, expect.after, mark)
         return Expect(streams, expect.after if found is not None else max(expect.after, mark.seq - 1))

@@ -34,6 +34,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _STEP_MIN, _STEP_MAX = 64 << 10, 1 << 20  # bytes: a size change at each commit would cost 40 % of it
 _NOTHING = Draft(b"", 0, 0, 0)
+_ZEROS = bytes(FRAME_HEADER_BYTES)
 
 
 class Entry:
@@ -97,10 +98,11 @@ class Writer:
         if self.poison is not None:
             raise LogPoisoned(self.poison)
 
-    def append(self, draft: Draft) -> tuple[int, int] | None:
+    def append(self, draft: Draft, after_seq: int | None = None) -> tuple[int, int] | None:
         """The short road of `locked(write)`, for one commit while nothing special is going on: returns its first seq and its time.
 
-        None, with nothing done, when anything is: the lock is taken, somebody else wrote, the segment or the reserved room ends here.
+        None, with nothing done, when anything is: the lock is taken, somebody else wrote, the segment or the reserved room ends here,
+        or there is an event behind `after_seq` (up to there the caller knows that nothing conflicts with what it expects).
         Raises what `_append` raises.
         """
         fs, lock, view = self._fs, self.lock, self.view
@@ -120,15 +122,23 @@ class Writer:
                         or after > self.segment_bytes_max
                         or after > view.told + TELL_BYTES
                         or not fs.pread(lock.fd, READ_BYTES, 0).startswith(view.record)
-                        or fs.pread(tail.fd, FRAME_HEADER_BYTES, end).strip(b"\0")
+                        or (after_seq is not None and seq > after_seq + 1)
+                        or fs.pread(tail.fd, FRAME_HEADER_BYTES, end) != _ZEROS
                     ):
                         return None
                 except OSError:
                     return None  # the long road meets it again, and says what it means
-                self._append(frames.encode(draft, seq, tail.durable, lock.time, EVENTS, tail.salt))
+                now, durable = lock.time, tail.durable
+                data = frames.encode(draft, seq, durable, now, EVENTS, tail.salt)
+                try:
+                    done = fs.pwrite(tail.fd, data, end)
+                    if done < len(data):
+                        write_all(fs, tail.fd, data[done:], end + done)
+                except OSError as error:
+                    self._take_back(len(data), error)
                 tail.end = tail.events_end = after
-                tail.seq, tail.marked, self._wrote = seq + draft[1], tail.durable, True
-                return seq, lock.time
+                tail.seq, tail.marked, self._wrote = seq + draft[1], durable, True
+                return seq, now
             finally:
                 self._inside = False
                 try:
@@ -231,8 +241,9 @@ class Writer:
         try:
             size = fs.fstat(tail.fd).st_size
             stands = fs.pread(tail.fd, min(length, max(0, size - tail.end)), tail.end)
-            if stands.strip(b"\0"):
-                write_all(fs, tail.fd, bytes(len(stands)), tail.end)
+            written = len(stands.rstrip(b"\0"))  # no more: a file size limit may lie right behind it
+            if written:
+                write_all(fs, tail.fd, bytes(written), tail.end)
         except OSError as second:
             self.poison = f"{where}: a write failed ({error.strerror}) and could not be taken back ({second.strerror}); open the log again"
             raise OutcomeUnknown(self.poison, error) from error
@@ -342,7 +353,7 @@ class Writer:
         """
         failure = None
         with self.mutex, self.syncing:
-            if self.poison is None and self.dirty():
+            if not self.closed and self.poison is None and self.dirty():
                 try:
                     self._fs.fdatasync(self.view.tail.fd)
                     self.view.tail.durable = self.view.tail.end
