@@ -74,6 +74,8 @@ class Directory:
         except FileNotFoundError:
             return False
         try:
+            if not stat.S_ISREG(self.fs.fstat(fd).st_mode):
+                raise Corrupt(f"{self.path}/log.json: not a plain file; `eventlog repair` writes it again from the segments")
             text = self.fs.pread(fd, _DESCRIPTION_BYTES_MAX, 0)
         finally:
             let_go(self.fs, fd)

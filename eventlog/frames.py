@@ -91,7 +91,7 @@ def scan(
                 stop = Stop(offset + at, seq, "zeros" if zeros else "no frame header checks here")
                 break
             end = start + length
-            if first != seq or length & 7 or offset + end > limit or not EVENTS <= kind <= SEAL:
+            if first != seq or length & 7 or offset + end > limit or not EVENTS <= kind <= SEAL or (count > 0) != (kind == EVENTS):
                 stop = Stop(offset + at, seq, _why_not(first, seq, length, offset + end, limit, kind), not EVENTS <= kind <= SEAL)
                 break
             if kind == EVENTS and not (types & type_mask and streams & stream_mask):
@@ -130,6 +130,8 @@ def _why_not(first: int, seq: int, length: int, end: int, limit: int, kind: int)
         return f"a frame of unknown kind or flags {kind:#x}"
     if end > limit:
         return "the frame is longer than the file"
+    if not length & 7:
+        return f"a frame of kind {kind} with a wrong number of events"
     return f"a body length of {length} is no multiple of 8"
 
 

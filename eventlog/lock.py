@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from types import TracebackType
 from typing import Self
@@ -26,6 +27,7 @@ class WriterLock:
     def __init__(self, fs: FileSystem, dir_fd: int, path: str, timeout: float) -> None:
         self._fs, self._dir_fd, self._path, self._timeout = fs, dir_fd, path, timeout
         self.fd, self.inode = self._open()
+        self._names_of = 0  # the time of the directory when the inode was last looked at
         self._checked = self.time = 0  # when the inode was last looked at (65 µs units); when the lock was taken, in ns
 
     def _open(self) -> tuple[int, int]:
@@ -53,8 +55,11 @@ class WriterLock:
         if now >> 16 == self._checked:
             return True
         try:
-            if fs.fstat(self.fd).st_nlink:
-                self._checked = now >> 16
+            # The directory first, whose time tells whether a name in it changed: a stat of the lock file itself would make our next
+            # write to it cost the journal (see FileSystem.size).
+            changed = fs.fstat(self._dir_fd).st_mtime_ns
+            if changed == self._names_of or fs.fstat(self.fd).st_nlink:
+                self._checked, self._names_of = now >> 16, changed
                 return True
         except OSError:
             pass  # `acquire` meets it again, and says what it means
@@ -145,9 +150,22 @@ def _owner_byte(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 2
 
 
+def _open_owners(fs: FileSystem, dir_fd: int, flags: int) -> int:
+    try:
+        fd = fs.open("owners", flags, dir_fd=dir_fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnsafeLog(f"owners: cannot be opened as a plain file ({error.strerror}); it holds nothing lasting: remove it") from error
+    if not stat.S_ISREG(fs.fstat(fd).st_mode):
+        let_go(fs, fd)
+        raise UnsafeLog("owners: not a plain file; it holds nothing lasting: remove it")
+    return fd
+
+
 def take_owner(fs: FileSystem, dir_fd: int, name: str) -> Owner | None:
     """Own `name`, or None while anybody alive does. A descriptor each: the lock belongs to the open file description."""
-    fd = fs.open("owners", os.O_RDWR | os.O_CREAT, dir_fd=dir_fd)
+    fd = _open_owners(fs, dir_fd, os.O_RDWR | os.O_CREAT)
     try:
         if fs.lock_byte(fd, _owner_byte(name)):
             fd, owned = -1, fd
@@ -160,7 +178,7 @@ def take_owner(fs: FileSystem, dir_fd: int, name: str) -> Owner | None:
 def is_owned(fs: FileSystem, dir_fd: int, name: str) -> bool:
     """Does anybody alive own `name`? Writes nothing."""
     try:
-        fd = fs.open("owners", os.O_RDONLY, dir_fd=dir_fd)
+        fd = _open_owners(fs, dir_fd, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:

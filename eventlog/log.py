@@ -99,6 +99,7 @@ class EventLog:
         self._loops: weakref.WeakKeyDictionary[Any, LoopWakes] = weakref.WeakKeyDictionary()
         if writer is not None:
             self._group = Group(writer)
+            self._watermark.on_sync_failure = writer.give_up
             self._transactions = Transactions(writer, self._reader, commit_bytes_max)
             self._batch = Batch(writer, self._group, window, batch_bytes)
             self._async_leader = Background("eventlog-async", self._group.lead_for_others)

@@ -6,6 +6,7 @@ can be believed, else by a scan), decide by the table in `tail`, act, sync what 
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from eventlog import segments, tailrecord
@@ -21,12 +22,12 @@ from eventlog.examine import (
     refusal,
     scan,
 )
-from eventlog.frames import Stop
-from eventlog.fs import let_go, sync
+from eventlog.frames import FRAME_HEADER_BYTES, Stop
+from eventlog.fs import SyncFailed, let_go, sync
 from eventlog.lock import WriterLock
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, name_of
 from eventlog.tail import Action
-from eventlog.tailrecord import TailRecord
+from eventlog.tailrecord import TELL_BYTES, TailRecord
 
 
 class Tail:
@@ -34,15 +35,33 @@ class Tail:
 
     The next frame goes to `end` and begins with `seq`; the last one with events ends at `events_end`; all before `durable` is on disk;
     `marked` is the largest `durable` that a frame says; the file is `allocated` bytes long at least. `moved`: the end is not where the
-    tail record of epoch `epoch` has it. `report` says what was mended, a line each.
+    tail record of epoch `epoch` has it. `rewrite` (offset, bytes): marks that nobody has confirmed, to be written again with the first
+    append, so that its sync covers them. `last` (offset, bytes): the last frame of this handle. `report` says what was mended, a line each.
     """
 
-    __slots__ = ("allocated", "durable", "end", "epoch", "events_end", "fd", "marked", "moved", "number", "report", "salt", "seq")
+    __slots__ = (
+        "allocated",
+        "durable",
+        "end",
+        "epoch",
+        "events_end",
+        "fd",
+        "last",
+        "marked",
+        "moved",
+        "number",
+        "report",
+        "rewrite",
+        "salt",
+        "seq",
+    )
 
     def __init__(self, fd: int, number: int, salt: int, *, report: list[str] | None = None) -> None:
         self.fd, self.number, self.salt, self.epoch, self.moved = fd, number, salt, 0, True
         self.end = self.events_end = self.durable = self.marked = self.allocated = HEADER_BYTES
         self.seq = number
+        self.rewrite: tuple[int, bytes] | None = None
+        self.last: tuple[int, bytes] | None = None
         self.report = [] if report is None else report
 
 
@@ -70,6 +89,13 @@ def find_tail(directory: Directory, lock: WriterLock, boot: bytes) -> Tail:
             tail = _mend(directory, fd, size, number, previous, word)
         tail.epoch = epoch
         return tail
+    except SyncFailed:
+        # Tell the others, as a writer does: their next sync would succeed, over what was lost.
+        known = record or TailRecord(boot, lock.inode, epoch, number, HEADER_BYTES, number)
+        with contextlib.suppress(OSError):
+            fs.pwrite(lock.fd, tailrecord.pack(known._replace(suspect_segment=number, suspect=max(word, HEADER_BYTES))), 0)
+        let_go(fs, fd)
+        raise
     except BaseException:
         let_go(fs, fd)
         raise
@@ -95,10 +121,15 @@ def _believe(directory: Directory, fd: int, size: int, record: TailRecord, word:
     if stop.reason not in ("zeros", "end"):
         return None
     tail = Tail(fd, record.segment, header.salt)
+    # The record lags by no more than this, so nothing may stand there: a page that was lost would else look like the end.
+    if any(directory.fs.pread(fd, max(0, end - stop.offset) + TELL_BYTES + FRAME_HEADER_BYTES, stop.offset)):
+        return None
     tail.end, tail.seq, tail.durable, tail.marked, tail.allocated = stop.offset, stop.seq, word, found.said, size
     tail.events_end, tail.moved = found.events_end, False
     if found.events_end > word:
         _confirm(directory, tail, start, seq, size)
+    elif stop.offset > word:
+        tail.rewrite = (word, directory.fs.pread(fd, stop.offset - word, word))
     return tail
 
 

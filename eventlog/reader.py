@@ -80,7 +80,7 @@ class Reader:
                     new(Recorded, (seq, frame[6], kind, stream, data))
                     for frame, rows in zip(found, bodies, strict=True)
                     for seq, (kind, stream, data) in enumerate(rows, frame[2])
-                    if data.__class__ is dict and kind.__class__ is str
+                    if data.__class__ is dict and kind.__class__ is str and stream.__class__ is str
                 ]
                 if len(events) == sum([frame[3] for frame in found]):
                     return events

@@ -18,8 +18,6 @@ from eventlog.lock import WriterLock
 from eventlog.opening import Tail, find_tail
 from eventlog.tailrecord import READ_BYTES, RECORD_BYTES, TailRecord
 
-TELL_BYTES = 64 << 10  # telling of each commit was a fifth of its cost; who looks finds what was not told yet
-
 
 class Position(NamedTuple):
     """A place in the open segment to sync up to."""
@@ -33,8 +31,9 @@ class Position(NamedTuple):
 class TailView:
     """Where the log ends, as this handle knows it: `tail`; the record that says so: `record`; how far that goes: `told`.
 
-    `moves` counts how often the tail was found where it should not be: what was folded from beyond it may be gone. `mended` says what
-    was found torn, a line each. `retired` are descriptors that a sync in another thread may still be using.
+    `moves` counts how often the tail was found where it should not be: what was folded from beyond it may be gone. `lost`: frames of this
+    handle, which nobody had confirmed, are gone. `mended` says what was found torn, a line each. `retired` are descriptors that a sync in
+    another thread may still be using.
     """
 
     def __init__(self, directory: Directory, lock: WriterLock) -> None:
@@ -42,6 +41,7 @@ class TailView:
         self.record = b""
         self.told = 0
         self.moves = 0
+        self.lost = False
         self.mended: list[str] = []
         self.retired: list[int] = []
         self.tail: Tail
@@ -73,14 +73,14 @@ class TailView:
         if record.end > tail.end:  # else it lags behind what we have seen for ourselves
             tail.end, tail.seq, tail.events_end = record.end, record.seq, record.end
         tail.durable = max(tail.durable, tailrecord.parse_word(data, record.epoch))
-        tail.allocated = self._fs.fstat(tail.fd).st_size
+        tail.allocated = self._fs.size(tail.fd)
         self.record = data[:RECORD_BYTES]
         return tail.allocated >= tail.end
 
     def _extend(self) -> bool:
         """Something stands where our next frame would go: take it in, if it is whole frames. False: look closer."""
         tail = self.tail
-        size = self._fs.fstat(tail.fd).st_size
+        size = self._fs.size(tail.fd)
         found = scan(self._directory, tail.fd, tail.salt, tail.end, tail.seq, size)
         if found.seal is not None or found.stop.reason not in ("zeros", "end"):
             return False  # the segment was sealed, or somebody died in the middle of a write
@@ -90,7 +90,13 @@ class TailView:
 
     def find(self) -> None:
         """Look for the tail from the beginning, and mend what a crash left. Raises what `find_tail` raises."""
-        self.replace(find_tail(self._directory, self.lock, self._boot))
+        tail = find_tail(self._directory, self.lock, self._boot)
+        old = getattr(self, "tail", None)
+        if old is not None and old.last is not None and old.last[0] >= old.durable:
+            # What we wrote last and nobody confirmed: is it still there? If not, some of it was acknowledged as BATCHED.
+            offset, data = old.last
+            self.lost = self._fs.pread(old.fd, len(data), offset) != data
+        self.replace(tail)
 
     def replace(self, tail: Tail) -> None:
         """Go on from this tail, and tell the others.

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from eventlog import segments, tailrecord
@@ -18,7 +18,7 @@ from eventlog.directory import Directory
 from eventlog.errors import Corrupt, EventLogError, LogClosed, Unreadable, UnsupportedFormat
 from eventlog.examine import check_previous, examine, list_segments, refusal, scan
 from eventlog.frames import FRAME_HEADER_BYTES
-from eventlog.fs import let_go
+from eventlog.fs import SyncFailed, let_go, sync
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.tail import Action
 from eventlog.tailrecord import TailRecord
@@ -61,7 +61,8 @@ class Watermark:
         self._directory, self._fs = directory, directory.fs
         self._boot = self._fs.boot_id()
         self._guard = threading.Lock()
-        self._lock_fd, self._inode = -1, 0
+        self._lock_fd, self._inode, self._names_of = -1, 0, 0
+        self.on_sync_failure: Callable[[OSError], None] | None = None  # a handle that can write tells the others
         self._durable: Mark | None = None
         self._segment_fd, self._segment, self._fresh = -1, 0, True
         self._seen: tuple[tuple[int, int], int, int, int] | None = None  # how far frames behind the record were walked, in which epoch
@@ -90,6 +91,14 @@ class Watermark:
 
         Raises Unreadable when the disk does not confirm it, Corrupt or UnsupportedFormat when names or headers are wrong.
         """
+        try:
+            return self._find_durable(upto)
+        except Unreadable as error:
+            if self.on_sync_failure is not None and isinstance(error.__cause__, SyncFailed):
+                self.on_sync_failure(error.__cause__)
+            raise
+
+    def _find_durable(self, upto: int | None) -> Mark:
         with self._guard, unreadable(self._directory):
             known = self._durable
             if known is not None and upto is not None and known.seq > upto:
@@ -125,7 +134,7 @@ class Watermark:
                 header = segments.parse_header(
                     self._fs.pread(fd, HEADER_BYTES, 0), self._directory.id, record.segment, self._directory.path
                 )
-                found = scan(self._directory, fd, header.salt, end, seq, self._fs.fstat(fd).st_size)
+                found = scan(self._directory, fd, header.salt, end, seq, self._fs.size(fd))
                 if found.seal is not None and self._record()[0] != record:
                     continue
                 end, seq, events_end = found.stop.offset, found.stop.seq, max(events_end, found.events_end)
@@ -135,7 +144,8 @@ class Watermark:
     def _record(self) -> tuple[TailRecord | None, int]:
         """The tail record, if it is to be believed, and its durable word."""
         fs = self._fs
-        if self._lock_fd < 0 or not fs.fstat(self._lock_fd).st_nlink:
+        names = fs.fstat(self._directory.fd).st_mtime_ns  # not a stat of the lock file: it would make the writers' next write dearer
+        if self._lock_fd < 0 or (names != self._names_of and not fs.fstat(self._lock_fd).st_nlink):
             let_go(fs, self._lock_fd)
             self._lock_fd = -1
             try:
@@ -143,6 +153,7 @@ class Watermark:
             except OSError:  # no writer was here, or we may not look: then the segments themselves tell
                 return None, 0
             self._inode = fs.fstat(self._lock_fd).st_ino
+        self._names_of = names
         data = fs.pread(self._lock_fd, tailrecord.READ_BYTES, 0)
         record = tailrecord.parse(data)
         if record is None or record.boot != self._boot or self._boot == bytes(16) or record.inode != self._inode:
@@ -163,7 +174,7 @@ class Watermark:
     def _sync(self, number: int) -> None:
         fd = self._open(number)
         try:
-            self._fs.fdatasync(fd)
+            sync(self._fs.fdatasync, fd)
         except OSError as error:
             if error.errno not in _NOTHING_TO_SYNC:
                 raise Unreadable(

@@ -24,8 +24,8 @@ from eventlog.lock import WriterLock
 from eventlog.opening import succeed
 from eventlog.payload import Draft
 from eventlog.segments import HEADER_BYTES, name_of
-from eventlog.tailrecord import READ_BYTES
-from eventlog.tailview import TELL_BYTES, Position, TailView
+from eventlog.tailrecord import READ_BYTES, TELL_BYTES
+from eventlog.tailview import Position, TailView
 
 T = TypeVar("T")
 
@@ -81,6 +81,12 @@ class Writer:
                     self.view.catch_up()
                 except OSError as error:
                     self._refuse(error, "could not look at the tail")
+                if self.view.lost:
+                    self.poison = (
+                        f"{self.directory.path}: commits that were acknowledged as BATCHED are gone: the disk lost them, and told another "
+                        "handle; open the log again and look for them"
+                    )
+                    raise LogPoisoned(self.poison)
                 return work(*arguments)
             finally:
                 self._inside = False
@@ -121,6 +127,7 @@ class Writer:
                         after > tail.allocated
                         or after > self.segment_bytes_max
                         or after > view.told + TELL_BYTES
+                        or tail.rewrite is not None
                         or not fs.pread(lock.fd, READ_BYTES, 0).startswith(view.record)
                         or (after_seq is not None and seq > after_seq + 1)
                         or fs.pread(tail.fd, FRAME_HEADER_BYTES, end) != _ZEROS
@@ -136,6 +143,7 @@ class Writer:
                         write_all(fs, tail.fd, data[done:], end + done)
                 except OSError as error:
                     self._take_back(len(data), error)
+                tail.last = (end, data)
                 tail.end = tail.events_end = after
                 tail.seq, tail.marked, self._wrote = seq + draft[1], durable, True
                 return seq, now
@@ -214,11 +222,14 @@ class Writer:
         try:
             if needed > tail.allocated:
                 self._grow(needed)
-            done = fs.pwrite(tail.fd, data, tail.end)
-            if done < len(data):
-                write_all(fs, tail.fd, data[done:], tail.end + done)
+            if tail.rewrite is not None:
+                offset, marks = tail.rewrite
+                write_all(fs, tail.fd, marks, offset)
+                tail.rewrite = None
+            write_all(fs, tail.fd, data, tail.end)
         except OSError as error:
             self._take_back(len(data), error)
+        tail.last = (tail.end, data)
 
     def _grow(self, needed: int) -> None:
         """Reserve space in steps; at the end of a disk's room, only what is needed."""
@@ -239,7 +250,7 @@ class Writer:
         fs, tail = self._fs, self.view.tail
         where = f"{self.directory.path}/segments/{name_of(tail.number)}: offset {tail.end}"
         try:
-            size = fs.fstat(tail.fd).st_size
+            size = fs.size(tail.fd)
             stands = fs.pread(tail.fd, min(length, max(0, size - tail.end)), tail.end)
             written = len(stands.rstrip(b"\0"))  # no more: a file size limit may lie right behind it
             if written:
@@ -319,6 +330,13 @@ class Writer:
             f"{self.directory.path}/segments/{name_of(tail.number)}: offset {tail.durable}: the disk did not confirm what follows "
             f"({error.strerror}); open the log again: it reads what really is there"
         )
+
+    def give_up(self, error: OSError) -> None:
+        """A sync by a reader of this handle failed: what it could not confirm may be gone, for everybody."""
+        with self.mutex:
+            if self.poison is None:
+                self._doubt(error)
+                self._warn_others()
 
     def _warn_others(self) -> None:
         """A sync failed: whatever other processes sync from now on would succeed, and what they acknowledge would be locked away
