@@ -5,7 +5,7 @@ Readers stop at what is found here; `opening` mends it. Nothing in this module w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from eventlog import frames, segments
@@ -15,6 +15,8 @@ from eventlog.frames import Frame, Stop
 from eventlog.fs import let_go
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, Header, name_of
 from eventlog.tail import Action, Facts, HeaderIs, Row, decide
+
+_PIECE_BYTES = 1 << 20
 
 
 class Scan(NamedTuple):
@@ -127,6 +129,39 @@ def scan(directory: Directory, fd: int, salt: int, offset: int, seq: int, size: 
     raise AssertionError("a scan ends with a Stop")
 
 
+def pieces(directory: Directory, fd: int, offset: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """What stands from `offset` on, a piece at a time, without its holes: a file may be larger than memory, and sparse."""
+    fs = directory.fs
+    while offset < size:
+        found = fs.next_data(fd, offset)
+        if found is None:
+            return
+        offset = max(offset, found)
+        piece = fs.pread(fd, min(_PIECE_BYTES, size - offset), offset)
+        if not piece:
+            return
+        yield offset, piece
+        offset += len(piece)
+
+
+def written_end(directory: Directory, fd: int, offset: int, size: int) -> int:
+    """The end of the last byte behind `offset` that is not zero; `offset` itself if there is none."""
+    end = offset
+    for at, piece in pieces(directory, fd, offset, size):
+        stripped = len(piece.rstrip(b"\0"))
+        end = at + stripped if stripped else end
+    return end
+
+
+def durable_behind(directory: Directory, fd: int, offset: int, size: int, salt: int) -> int:
+    """The largest `durable` in any frame header that checks from `offset` on, wherever it stands; 0 if there is none."""
+    durable, kept = 0, b""
+    for _, piece in pieces(directory, fd, offset, size):
+        durable = max(durable, frames.search_durable(kept + piece, salt))
+        kept = piece[-frames.FRAME_HEADER_BYTES :]  # a header may lie across two pieces
+    return durable
+
+
 def examine(directory: Directory, fd: int, size: int, number: int, previous: tuple[int, int] | None, word: int) -> Finding:
     """Scan a whole last segment and decide. `word` is what the tail record says is durable in it (0: it says nothing)."""
     first = number == directory.first
@@ -136,10 +171,10 @@ def examine(directory: Directory, fd: int, size: int, number: int, previous: tup
         return Finding(decide(Facts(header_is, first, False, False, 0, True, word)), None, nothing, word)
     found = scan(directory, fd, header.salt, HEADER_BYTES, number, size)
     stop = found.stop
-    rest = directory.fs.pread(fd, size - stop.offset, stop.offset) if size > stop.offset else b""
-    behind = frames.search_durable(rest, header.salt) if found.seal is None else 0
+    zeros = written_end(directory, fd, stop.offset, size) == stop.offset
+    behind = 0 if zeros or found.seal is not None else durable_behind(directory, fd, stop.offset, size, header.salt)
     durable = max(found.said, behind, word)
-    facts = Facts(header_is, first, stop.newer, found.seal is not None, stop.offset, not any(rest), durable)
+    facts = Facts(header_is, first, stop.newer, found.seal is not None, stop.offset, zeros, durable)
     return Finding(decide(facts), header, found, durable)
 
 
@@ -150,8 +185,7 @@ def _header(directory: Directory, fd: int, size: int, number: int, previous: tup
         return segments.parse_header(head, directory.id, number, directory.path), HeaderIs.GOOD
     except Corrupt:
         expected = segments.pack_header(directory.id, number, previous_hash(directory, previous))
-        rest = directory.fs.pread(fd, size, 0)[HEADER_BYTES:] if size > HEADER_BYTES else b""
-        if expected.startswith(head.rstrip(b"\0")) and not any(rest):
+        if expected.startswith(head.rstrip(b"\0")) and written_end(directory, fd, HEADER_BYTES, size) == HEADER_BYTES:
             return None, HeaderIs.UNFINISHED
         raise
 

@@ -92,7 +92,8 @@ def scan(
                 break
             end = start + length
             if first != seq or length & 7 or offset + end > limit or not EVENTS <= kind <= SEAL or (count > 0) != (kind == EVENTS):
-                stop = Stop(offset + at, seq, _why_not(first, seq, length, offset + end, limit, kind), not EVENTS <= kind <= SEAL)
+                strange = not EVENTS <= kind <= SEAL or (count > 0) != (kind == EVENTS)
+                stop = Stop(offset + at, seq, _why_not(first, seq, length, offset + end, limit, kind), strange)
                 break
             if kind == EVENTS and not (types & type_mask and streams & stream_mask):
                 body = None  # nothing that is wanted: not even looked at

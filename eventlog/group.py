@@ -130,6 +130,11 @@ class Group:
         if turn:
             try:
                 self._lead(turn)
+            except Exception as error:  # noqa: BLE001 - nobody is above us: whoever waits must hear of it, or waits for ever
+                for place in self._batch:
+                    if not place.entry.settled:
+                        place.entry.error = place.entry.error or _wrapped(place.entry, error)
+                        place.entry.settled = True
             finally:
                 self._hand_on(turn, None, [])  # no signal is delivered to the thread that does this
 
@@ -200,6 +205,13 @@ class Group:
                     entry.error = entry.error or error
         for entry in entries:
             entry.settled = True
+
+
+def _wrapped(entry: Entry, error: Exception) -> EventLogError:
+    text = f"{type(error).__name__}: {error}"
+    return (
+        OutcomeUnknown(f"{text}; look for this commit") if entry.writing or entry.first else EventLogError(f"{text}; nothing was written")
+    )
 
 
 def _give_up(entry: Entry) -> bool:

@@ -18,14 +18,14 @@ from eventlog.background import Background
 from eventlog.batch import Batch
 from eventlog.coroutines import CoroutinePlace, LoopWakes
 from eventlog.directory import Directory
-from eventlog.errors import EventLogError, LogClosed, LogNotFound, NotWritten, ReadOnly, again
+from eventlog.errors import EventLogError, LockTimeout, LogClosed, LogNotFound, NotWritten, ReadOnly, again
 from eventlog.events import Commit, Durability, Event, Expect, Head, Recorded, SegmentInfo
 from eventlog.fs import REAL, FileSystem
 from eventlog.group import Group
 from eventlog.lock import Owner, WriterLock
 from eventlog.payload import masks_of
 from eventlog.reader import CommitRows, Reader
-from eventlog.transactions import Foldable, Transactions
+from eventlog.transactions import Foldable, Transactions, plain
 from eventlog.watermark import Watermark, unreadable
 from eventlog.writer import Entry, Writer
 
@@ -46,6 +46,8 @@ class EventLog:
 
     Use it as a context manager, or `close` it; like the end of the interpreter, both leave nothing that is not on disk.
     """
+
+    _gone = True  # nothing is left to close, or not open yet
 
     @classmethod
     def open(
@@ -94,7 +96,6 @@ class EventLog:
         self._commit_bytes_max = commit_bytes_max
         self._watermark, self._reader = Watermark(directory), Reader(directory)
         self._closed: str | None = None  # why every call is refused
-        self._gone = False  # nothing is left to close
         self._closing = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[Any, LoopWakes] = weakref.WeakKeyDictionary()
         if writer is not None:
@@ -103,6 +104,7 @@ class EventLog:
             self._transactions = Transactions(writer, self._reader, commit_bytes_max)
             self._batch = Batch(writer, self._group, window, batch_bytes)
             self._async_leader = Background("eventlog-async", self._group.lead_for_others)
+        self._gone = False
         _open_logs.add(self)
         forks.watch(self)
 
@@ -150,7 +152,9 @@ class EventLog:
 
         self._for_writing()
         entry = Entry(
-            payload.encode(events, self._commit_bytes_max), expect, durable=durability is Durability.IMMEDIATE or expect is not None
+            payload.encode(events, self._commit_bytes_max),
+            None if expect is None else plain(expect),
+            durable=durability is Durability.IMMEDIATE or expect is not None,
         )
         loop = asyncio.get_running_loop()
         wakes = self._loops.get(loop)
@@ -198,7 +202,8 @@ class EventLog:
         writer = self._for_writing()
         if writer.dirty():
             self._sync()
-        writer.locked(writer.mark)
+        with contextlib.suppress(NotWritten, LockTimeout):  # the mark is only a help to whoever opens next
+            writer.locked(writer.mark)
 
     def _sync(self) -> None:
         entry = Entry(None)
@@ -322,6 +327,9 @@ class EventLog:
 
     def close(self) -> None:
         """Make everything durable and let go; again is fine. Raises OutcomeUnknown if the disk refuses, and is closed all the same."""
+        self._close(mark=True)
+
+    def _close(self, *, mark: bool) -> None:
         with self._closing:
             if self._gone:
                 return
@@ -333,8 +341,10 @@ class EventLog:
                 self._async_leader.close()
                 if writer.dirty():
                     self._sync()
-                if writer.poison is None:
-                    writer.locked(writer.mark)
+                if mark and writer.poison is None:
+                    # Only a help to whoever opens next: everything is on disk already.
+                    with contextlib.suppress(NotWritten, LockTimeout):
+                        writer.locked(writer.mark)
         finally:  # an interrupt in the middle of this leaves the rest to a second close
             try:
                 if writer is not None:
@@ -367,10 +377,11 @@ class EventLog:
                 raise
 
     def __del__(self) -> None:
-        # Dropped without close: what was committed BATCHED must not depend on when the process ends.
-        if not getattr(self, "_gone", True):
+        # Dropped without close: what was committed BATCHED must not depend on when the process ends. No mark: that takes the writer
+        # lock, and the garbage collector may call us while this very thread holds it for another handle.
+        if not self._gone:
             with contextlib.suppress(EventLogError):
-                self.close()
+                self._close(mark=False)
 
     def __repr__(self) -> str:
         return f"<EventLog {self.path}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"

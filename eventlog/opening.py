@@ -18,9 +18,11 @@ from eventlog.examine import (
     examine,
     first_seq_at,
     list_segments,
+    pieces,
     previous_hash,
     refusal,
     scan,
+    written_end,
 )
 from eventlog.frames import FRAME_HEADER_BYTES, Stop
 from eventlog.fs import SyncFailed, let_go, sync
@@ -194,21 +196,22 @@ def begin_segment(directory: Directory, number: int, previous: tuple[int, int] |
 def cut(directory: Directory, tail: Tail, stop: Stop, size: int) -> None:
     """Cut off what was never acknowledged. A copy is kept beside the segment, and is durable before anything is cut."""
     fs = directory.fs
-    rest = fs.pread(tail.fd, size - stop.offset, stop.offset).rstrip(b"\0")
-    name = keep_copy(directory, tail.number, stop.offset, rest) if rest else None
+    end = written_end(directory, tail.fd, stop.offset, size)
+    name = keep_copy(directory, tail, stop.offset, end) if end > stop.offset else None
     fs.ftruncate(tail.fd, stop.offset)
     sync(fs.fdatasync, tail.fd)
     tail.end, tail.seq, tail.allocated, tail.moved = stop.offset, stop.seq, stop.offset, True
     tail.events_end = min(tail.events_end, tail.end)
+    where = f"{directory.path}/segments/{name_of(tail.number)}"
     tail.report.append(
-        f"{directory.path}/segments/{name_of(tail.number)}: cut {len(rest)} unacknowledged bytes at offset {stop.offset} ({stop.reason})"
+        f"{where}: cut {end - stop.offset} unacknowledged bytes at offset {stop.offset} ({stop.reason})"
         + (f"; copy kept in segments/{name}" if name else "")
     )
 
 
-def keep_copy(directory: Directory, number: int, offset: int, rest: bytes) -> str:
-    """Write `rest` beside its segment, under a name that is free. Returns the name. A full disk leaves no new file."""
-    fs = directory.fs
+def keep_copy(directory: Directory, tail: Tail, offset: int, end: int) -> str:
+    """Write these bytes beside their segment, under a name that is free. Returns the name. A full disk leaves no new file."""
+    fs, number = directory.fs, tail.number
     for attempt in range(1, 10_000):
         name = f"{name_of(number)}.{offset}.{attempt}.torn"
         try:
@@ -216,7 +219,8 @@ def keep_copy(directory: Directory, number: int, offset: int, rest: bytes) -> st
         except FileExistsError:
             continue
         try:
-            write_all(fs, fd, rest, 0)
+            for at, piece in pieces(directory, tail.fd, offset, end):
+                write_all(fs, fd, piece, at - offset)
             sync(fs.fsync, fd)
         except BaseException:
             fs.unlink(name, dir_fd=directory.segments_fd)

@@ -7,7 +7,6 @@ header was. A place that does not check raises Corrupt: a reader never ends earl
 from __future__ import annotations
 
 import bisect
-import hashlib
 import threading
 from collections.abc import Generator, Iterator
 from typing import Any, TypeAlias
@@ -189,10 +188,10 @@ class Reader:
 
         One pass in C costs a tenth of the CRCs of its frames. If it does not hold, those tell where the damage is.
         """
-        following = next((n for n in self._numbers() if n > number), None)
-        if following is None or last < following - 1:
-            return False
         with unreadable(self._directory):
+            following = next((n for n in self._numbers() if n > number), None)
+            if following is None or last < following - 1:
+                return False
             status = self._fs.fstat(fd)
             key = (status.st_ino, size, status.st_mtime_ns)
             if self._proved.get(number) != key:
@@ -207,7 +206,7 @@ class Reader:
                 if segments.digest(self._fs, fd, size) != previous:
                     return False
                 self._proved[number] = key
-        return True
+            return True
 
     def _pread(self, fd: int, length: int, offset: int) -> bytes:
         with unreadable(self._directory):
@@ -245,8 +244,6 @@ class Reader:
                     raise self._damaged(number, stop.offset, stop.seq, stop.reason)
             if end is None:
                 raise ValueError(f"seq {seq}: no commit ends there")
-            hasher = hashlib.sha256()
-            hasher.update(self._fs.pread(fd, end, 0))
-            return hasher.hexdigest()
+            return segments.digest(self._fs, fd, end).hex()
         finally:
             let_go(self._fs, fd)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from eventlog import payload
+from eventlog.errors import PayloadError
 from eventlog.events import Event, Expect, Recorded
 from eventlog.payload import ALL_NAMES, masks_of
 from eventlog.reader import Reader
@@ -84,8 +85,8 @@ class Transactions:
         return Mark(tail.number, tail.end, tail.seq, None, tail.durable)
 
     def look_ahead(self, expect: Expect) -> Expect:
-        """Look for a conflict without the lock, so that under it only what came since is left to look at."""
-        streams = frozenset([expect.streams] if isinstance(expect.streams, str) else expect.streams)
+        """Look for a conflict without the lock, so that under it only what came since is left to look at. Raises as `plain`."""
+        streams = frozenset(plain(expect).streams)
         if self._writer.view.tail.seq - 1 <= expect.after:
             return Expect(streams, expect.after)  # nothing came since, as far as we know: the writer looks again under the lock
         mark = self._written()
@@ -102,3 +103,18 @@ class Transactions:
                 if event.stream in streams:
                     return event.seq
         return None
+
+
+def plain(expect: Expect) -> Expect:
+    """The same with a set of streams (one name may be given as a str). Raises PayloadError for anything that is no name or no seq."""
+    streams, after = expect
+    try:
+        names = frozenset([streams] if isinstance(streams, str) else streams)
+    except TypeError:
+        raise PayloadError("expect.streams", f"expected names of streams, got {type(streams).__name__}") from None
+    for name in names:
+        if not isinstance(name, str):
+            raise PayloadError("expect.streams", f"expected names of streams, got {type(name).__name__}")
+    if type(after) is not int:
+        raise PayloadError("expect.after", f"expected a seq, got {type(after).__name__}")
+    return Expect(names, after)

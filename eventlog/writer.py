@@ -164,18 +164,17 @@ class Writer:
         joined: list[bytes] = []
         waiting: list[Entry] = []
         end, seq = tail.end, tail.seq
-        for entry in entries:
+        for number, entry in enumerate(entries):
             draft = entry.draft
             if draft is None:
                 continue
             size = FRAME_HEADER_BYTES + len(draft.body)
             full = end + size > self.segment_bytes_max and end > HEADER_BYTES
             if full or entry.expect is not None:
-                self._put(joined, waiting, end, seq)
+                failure = self._put(joined, waiting, end, seq) or (self._rotate() if full else None)
                 joined, waiting = [], []
-                if full and not self._rotate(entry):
-                    end, seq, tail = self.view.tail.end, self.view.tail.seq, self.view.tail
-                    continue
+                if failure is not None:
+                    return self._stop(entries[number:], failure)
                 tail = self.view.tail
                 end, seq = tail.end, tail.seq
                 if entry.expect is not None and not self._holds(entry):
@@ -192,28 +191,40 @@ class Writer:
             view.tell()
         return view.position()
 
+    def _stop(self, entries: Sequence[Entry], failure: EventLogError) -> Position:
+        """After a failure nothing more of a batch is written: a smaller commit might fit, over what was left half done."""
+        for entry in entries:
+            if entry.draft is not None:
+                entry.error = failure
+        return self.view.position()
+
     def _holds(self, entry: Entry) -> bool:
         assert entry.expect is not None
-        seq = self.find_conflict(entry.expect, self.view.tail.seq - 1)
+        try:
+            seq = self.find_conflict(entry.expect, self.view.tail.seq - 1)
+        except EventLogError as error:  # it could not be looked at: this entry's trouble alone
+            entry.error = error
+            return False
         if seq is None:
             return True
         entry.error = Conflict(f"seq {seq}: an event came to a watched stream after seq {entry.expect.after}; read it and decide again")
         return False
 
-    def _put(self, joined: list[bytes], waiting: list[Entry], end: int, seq: int) -> None:
-        """Write the joined frames at the tail and move it to (end, seq); on failure every waiting entry gets the error."""
+    def _put(self, joined: list[bytes], waiting: list[Entry], end: int, seq: int) -> EventLogError | None:
+        """Write the joined frames at the tail and move it to (end, seq). A failure is given to every waiting entry, and back."""
         if not joined:
-            return
+            return None
         try:
             self._append(joined[0] if len(joined) == 1 else b"".join(joined))
         except EventLogError as error:
             for entry in waiting:
                 entry.first, entry.error, entry.writing = 0, error, False
-            return
+            return error
         self.view.tail.end, self.view.tail.seq, self.view.tail.events_end = end, seq, end
         self._wrote = True
         for entry in waiting:
             entry.writing = False
+        return None
 
     def _append(self, data: bytes) -> None:
         """pwrite at the tail, with room made first. Raises NotWritten when nothing of it stays, OutcomeUnknown when that is not sure."""
@@ -272,8 +283,8 @@ class Writer:
             self.poison = f"{message}; this handle is done: open the log again"
         raise NotWritten(self.poison or message, error) from error
 
-    def _rotate(self, entry: Entry) -> bool:
-        """Seal the segment and begin the next. On failure `entry` gets the error; what was half done is finished by whoever comes next."""
+    def _rotate(self) -> EventLogError | None:
+        """Seal the segment and begin the next, or give back why not. What is left half done is finished by whoever comes next."""
         tail = self.view.tail
         index = orjson.dumps({"first": tail.number, "last": tail.seq - 1, "time": self._fs.now()})
         body = index + b" " * (-len(index) % 8)
@@ -289,11 +300,10 @@ class Writer:
             except OSError as error:
                 self._refuse(error, f"segments/{name_of(tail.number)}: could not begin the next segment")
         except EventLogError as error:
-            entry.error = error
-            return False
+            return error
         new.epoch = tail.epoch
         self.view.replace(new)
-        return True
+        return None
 
     # -- without the lock -------------------------------------------------------------------------------------------------------
 
@@ -340,14 +350,17 @@ class Writer:
 
     def _warn_others(self) -> None:
         """A sync failed: whatever other processes sync from now on would succeed, and what they acknowledge would be locked away
-        behind the hole. The caller holds `mutex`."""
+        behind the hole. The caller holds `mutex`, and in a rotation the lock."""
+        held = self._inside
         try:
-            self.lock.acquire()  # we may hold it (rotation): flock does not wait for its own open file description
+            if not held:
+                self.lock.acquire()
             self.view.tell_suspect()
         except (OSError, EventLogError):
             self.view.distrust()  # no word to the others: whoever opens next confirms what the record cannot prove
         finally:
-            self.lock.release()
+            if not held:
+                self.lock.release()
 
     def mark(self) -> None:
         """Write down, in the log, how far it is known to be on disk, unless a later frame says so already. Through `locked`."""

@@ -76,7 +76,7 @@ class Interrupter:
             # A real interrupt belongs to the call, this one to what follows it: only where both have the same handler are they the same.
             if before is not None and before[0] in _CALLS and _handler(code, before[1]) == _handler(code, at):
                 self._point(frame, "after a call")
-            elif operation in _JUMPS:
+            elif before is not None and before[0] in _JUMPS:  # the jump is made first: its target's handler counts
                 self._point(frame, "loop")
         return self._step
 
