@@ -69,6 +69,9 @@ class Transactions:
         seq, seen, state = self._states.pop(projection, None) or (0, moves, projection.initial)
         if seen != moves:  # something was cut since: what we folded may be gone
             seq, state = 0, projection.initial
+        if seq == mark.seq - 1:  # nothing came since: as a rule so under the lock, just after the look without it
+            self._states[projection] = (seq, moves, state)
+            return state
         handlers = projection.handlers
         other = handlers.get("*")
         for events in self._reader.batches(seq, mark, type_mask=ALL_NAMES if other else masks_of(handlers)):
