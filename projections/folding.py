@@ -1,0 +1,123 @@
+"""Folding a log, once or step by step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from eventlog import EventLog
+from eventlog.errors import EventLogError
+from eventlog.projections.projection import EVERY_TYPE, FoldError, Projection
+
+__all__ = ["View", "fold"]
+
+S = TypeVar("S")
+R = TypeVar("R")
+Progress = Callable[[int, int], None]
+PROGRESS_EVENTS = 20_000
+
+
+def fold(projection: Projection[S], log: EventLog, upto: int | None = None, *, progress: Progress | None = None) -> S:
+    """The state after the event `upto` (default: the last). Streams: memory is that of the state, not of the log.
+
+    `progress(seq, last)` is called every 20,000 events or so. Raises FoldError when a handler raises, and whatever reading raises.
+    """
+    try:
+        return _advance(projection, log, projection.initial, 0, upto, progress)[0]
+    except _Stopped as stop:
+        raise stop.plain() from stop.__cause__
+
+
+class View(Generic[S]):
+    """The state of one projection at the head of a log, kept and caught up with the events that came since.
+
+    Safe for use from several threads. A reader must not change what it gets.
+    """
+
+    def __init__(self, log: EventLog, projection: Projection[S]) -> None:
+        self.log = log
+        self.projection = projection
+        self._lock = threading.Lock()
+        self._state = projection.initial
+        self._seq = 0
+
+    @property
+    def seq(self) -> int:
+        """The last event that `peek()` has in it."""
+        return self._seq
+
+    @property
+    def state(self) -> S:
+        """The state at the head of the log. Raises FoldError when a handler raises; `peek()` then still serves."""
+        return self.refresh()[0]
+
+    def peek(self) -> S:
+        """The state after event `seq`, without a look at the log."""
+        return self._state
+
+    def refresh(self, upto: int | None = None, *, progress: Progress | None = None) -> tuple[S, int]:
+        """Catch up with the log, at most to `upto`; the state and the seq that it is at, which belong together."""
+        with self._lock:
+            self._catch_up(upto, progress)
+            return self._state, self._seq
+
+    def read(self, function: Callable[[S, int], R]) -> R:
+        """Catch up, then call `function(state, seq)` while no other thread can move the state; give back what it gives."""
+        with self._lock:
+            self._catch_up(None, None)
+            return function(self._state, self._seq)
+
+    def _catch_up(self, upto: int | None, progress: Progress | None) -> None:
+        try:
+            self._state, self._seq = _advance(self.projection, self.log, self._state, self._seq, upto, progress)
+        except _Stopped as stop:
+            self._state, self._seq = stop.state, stop.seq - 1
+            raise stop.plain() from stop.__cause__
+        except BaseException:
+            # A reader that failed, or Ctrl-C inside a handler: the state may have events in it that _seq does not
+            # count, and would get them twice. Begin again.
+            self._state, self._seq = self.projection.initial, 0
+            raise
+
+
+class _Stopped(FoldError):
+    """A FoldError that carries the state before the event."""
+
+    state: Any = None
+
+    def plain(self) -> FoldError:
+        return FoldError(self.projection, self.seq, self.type, self.why)
+
+
+def _advance(projection: Projection[S], log: EventLog, state: S, after: int, upto: int | None, progress: Progress | None) -> tuple[S, int]:
+    head = int(log.head)
+    last = head if upto is None else min(head, upto)
+    if last <= after:
+        return state, after
+    handlers = projection.handlers
+    get, default = handlers.get, handlers.get(EVERY_TYPE)
+    report_at = after + PROGRESS_EVENTS if progress is not None else last + 1
+    for events in log.batches(after, upto=last, types=projection.types):
+        try:
+            for event in events:
+                handler = get(event[2], default)  # by index: half the price of the name, once per event
+                if handler is not None:
+                    state = handler(state, event)
+        except Exception as error:
+            stop = _Stopped(projection.name, event.seq, event.type, _one_line(error))
+            stop.state = state
+            raise stop from error
+        if event.seq > report_at and progress is not None:
+            progress(event.seq, last)
+            report_at = event.seq + PROGRESS_EVENTS
+    if progress is not None:
+        progress(last, last)
+    return state, last
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, EventLogError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
