@@ -1,0 +1,116 @@
+"""The one who changes files: a Python callable, or a program, between Block(intent) and materialize (design section 6).
+
+    def reconciler(task: SyncTask) -> Reconciled | NeedsPerson | Diverged: ...
+
+A program gets the task as one JSON object on stdin ({"intent", "thread", "base", "triggers"}) and prints one JSON object:
+
+    {"operation": "…", "commit": "…", "payload": "…", "anchor": "…"}       reconciled
+    {"recovery_required": "why", "copy": "where the edits are"}            a person has to decide
+    {"topology_diverged": "why"}                                           the workspaces are not what was taken for granted
+
+Any other end (exit code, timeout, broken output, an exception) is a failure: the intent stays Reconciling, its calls stay blocked, and the
+next hook tries again. So a reconciler has to be repeatable: it may die anywhere, and may find its own work half done or done.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from eventlog.errors import EventLogError
+
+__all__ = ["Diverged", "NeedsPerson", "Reconciled", "Reconciler", "ReconcilerFailed", "SyncTask", "program"]
+
+_OUTPUT_BYTES_MAX = 8 << 20
+
+
+class ReconcilerFailed(EventLogError):
+    """The reconciler did not come to an answer. Nothing was recorded, and nobody was let through."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTask:
+    """What has to be reconciled. `base` is where the thread has to come to; it may move while you work, and then you are asked again."""
+
+    intent: str
+    thread: str
+    base: str
+    triggers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The result operation, the workspace commit that it led to, what the agent is told, and the place in its transcript."""
+
+    operation: str
+    commit: str
+    payload: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsPerson:
+    """Going on would lose something. `copy`: where it was saved."""
+
+    reason: str
+    copy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """No common history, another parent: not a state that a reconciler can mend."""
+
+    reason: str
+
+
+Outcome = Reconciled | NeedsPerson | Diverged
+Reconciler = Callable[[SyncTask], Outcome]
+
+
+def program(command: Sequence[str], *, timeout_s: float = 60.0, cwd: str | None = None) -> Reconciler:
+    """A reconciler that runs `command` (a list, no shell). Raises ReconcilerFailed when called and the program does not answer."""
+    argv = list(command)
+    if not argv or isinstance(command, str):
+        raise ValueError("a program is a list of words, and needs at least one")
+
+    def run(task: SyncTask) -> Outcome:
+        text = json.dumps({**asdict(task), "triggers": list(task.triggers)})
+        try:
+            done = subprocess.run(  # noqa: S603  the user's own program, no shell
+                argv, input=text.encode(), capture_output=True, timeout=timeout_s, cwd=cwd, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ReconcilerFailed(f"{argv[0]}: no answer about {task.intent} in {timeout_s} s; it was ended") from None
+        except OSError as error:
+            raise ReconcilerFailed(f"{argv[0]}: cannot be run: {error.strerror}") from error
+        if done.returncode != 0:
+            said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
+            raise ReconcilerFailed(f"{argv[0]}: exit code {done.returncode} for {task.intent}: {said}")
+        if len(done.stdout) > _OUTPUT_BYTES_MAX:
+            raise ReconcilerFailed(f"{argv[0]}: more than {_OUTPUT_BYTES_MAX} bytes about {task.intent}")
+        return parse(argv[0], done.stdout)
+
+    return run
+
+
+def parse(name: str, output: bytes) -> Outcome:
+    """Read what a program printed. Raises ReconcilerFailed."""
+    try:
+        answer: Any = json.loads(output)
+    except ValueError:
+        raise ReconcilerFailed(f"{name}: standard output is not one JSON object") from None
+    if not isinstance(answer, dict):
+        raise ReconcilerFailed(f"{name}: standard output is not one JSON object")
+    if answer.get("recovery_required"):
+        copy = answer.get("copy")
+        return NeedsPerson(str(answer["recovery_required"]), None if copy is None else str(copy))
+    if answer.get("topology_diverged"):
+        return Diverged(str(answer["topology_diverged"]))
+    fields: dict[str, Any] = {field: answer.get(field) for field in ("operation", "commit", "payload", "anchor")}
+    missing = [field for field, value in fields.items() if not isinstance(value, str) or not value]
+    if missing:
+        raise ReconcilerFailed(f"{name}: the answer lacks {', '.join(missing)}")
+    return Reconciled(**fields)
