@@ -47,15 +47,21 @@ class Failed(click.ClickException):
     epilog="""\b
 Examples:
   eventlog demo
-  eventlog demo ./demo        # DIR must be new or empty"""
+  eventlog demo ./demo        # DIR must be new or empty
+  eventlog demo --matrix      # every class of effect, killed at every point"""
 )
 @click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
-def demo(directory: Path | None) -> None:
+@click.option("--matrix", is_flag=True, help="Instead: the crash matrix. Exit code 1 when a cell differs from the table.")
+def demo(directory: Path | None, matrix: bool) -> int:
     """Run an agent, kill it four times with SIGKILL, and see what the log knows.
 
     The agent publishes releases: it writes a file, pushes to a git repository next door, and puts a message into an outbox. Everything, the
     log included, stays in DIR (default: a new directory under the system's temporary one). Its source is eventlog/cli/demo_agent.py.
     """
+    if matrix:
+        from eventlog.cli.demo_matrix import show_matrix
+
+        return show_matrix(_home(directory) if directory is not None else None)
     if shutil.which("git") is None:
         raise click.UsageError("the demo's agent pushes with git, and there is no git on the PATH; install it")
     home = _home(directory)
@@ -69,6 +75,7 @@ def demo(directory: Path | None) -> None:
     except subprocess.CalledProcessError as error:
         said = (error.stderr or "").strip().splitlines() or ["no message"]
         raise Failed(f"demo: {' '.join(map(str, error.cmd[:3]))}: {said[0]}") from error
+    return EXIT.fine
 
 
 def _home(directory: Path | None) -> Path:

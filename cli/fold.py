@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from eventlog.projections import Projection
 
 # Written out, so that --help needs no fold; a test holds it against the registry.
-BUILT_IN = ("counts", "effects", "status")
+BUILT_IN = ("counts", "deliveries", "effects", "status", "transcript")
 
 
 @click.command(

@@ -13,6 +13,29 @@ from eventlog import EventLog
 log_argument = click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
 json_option = click.option("--json", "in_json", is_flag=True, help="Print JSON with stable field names.")
 SEQ = click.IntRange(min=0)
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def age(_ctx: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """`30s`, `10m`, `2h` or `3d` in seconds: the callback of an option."""
+    if text is None:
+        return None
+    digits, unit = text[:-1], text[-1:]
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and unit in _UNITS_S):
+        raise click.BadParameter(f"{text!r} is no age; write 30s, 10m, 2h or 3d")
+    return int(digits) * _UNITS_S[unit]
+
+
+def user_name() -> str:
+    """Who decides, when nobody else is named."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no name for this uid, and none in the environment
+        import os
+
+        return f"uid {os.getuid()}"
 
 
 def read_log(path: Path) -> EventLog:

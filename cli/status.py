@@ -43,7 +43,7 @@ Examples:
 def status(log: Path, watch: bool, in_json: bool) -> int:
     """Show what waits for a decision first, then open effects, then how much is in LOG.
 
-    Exit code 1 when an effect waits for a decision that only a person can make.
+    Exit code 1 when an effect or a delivery waits for a decision that only a person can make.
     """
     from eventlog.projections import COUNTS, STATUS, View
 
@@ -55,7 +55,8 @@ def status(log: Path, watch: bool, in_json: bool) -> int:
             _watch(handle, states, counts)
         with progress("status") as bar:
             report = _look(handle, states, counts, bar)
-        with answering(EXIT.no if report.state.undecided else EXIT.fine) as code:
+        loud = any(intent.state.loud for intent in report.state.waiting)
+        with answering(EXIT.no if report.state.undecided or loud else EXIT.fine) as code:
             if in_json:
                 say_json(_object(handle, report))
             else:
@@ -91,6 +92,8 @@ def _object(handle: EventLog, report: Report) -> dict[str, Any]:
         "undecided": dumped["undecided"],
         "unfinished": dumped["unfinished"],
         "intents": dumped["intents"],
+        "threads": dumped["threads"],
+        "waiting": dumped["waiting"],
         "types": dict(sorted(report.counts.types.items())),
     }
 
@@ -106,12 +109,13 @@ def _text(handle: EventLog, report: Report, *, coloured: bool) -> list[str]:
         lines.append(paint(f"{len(undecided)} waiting for a decision", fg="red", bold=True))
         lines += _intents(undecided)
         lines.append(f"  decide with: eventlog effects show {shown(handle.path)} {escape(str(undecided[0].id))}, then effects resolve")
-    else:
+    elif not any(intent.state.loud for intent in state.waiting):
         lines.append(paint(_NOTHING, fg="green"))
     if unfinished:
         lines.append(paint(f"{len(unfinished)} unfinished", fg="yellow"))
         lines += _intents(unfinished)
         lines.append("  if their process is gone: eventlog recover")
+    lines += _threads(handle, state, paint)
     lines += ["", f"{shown(handle.path)}  {handle.id}"]
     lines.append(f"  head {report.head}, {report.segments} segments, {report.bytes} bytes")
     if state.first_ns is not None and state.last_ns is not None:
@@ -123,6 +127,21 @@ def _text(handle: EventLog, report: Report, *, coloured: bool) -> list[str]:
     lines += [f"  {count:>9}  {escape(name)}" for name, count in kinds[:_LINES_MAX]]
     if len(kinds) > _LINES_MAX:
         lines.append(f"             and {len(kinds) - _LINES_MAX} more types (eventlog fold)")
+    return lines
+
+
+def _threads(handle: EventLog, state: Status, paint: Any) -> list[str]:
+    """The threads that are not in sync, blocking first, and what waits to be delivered to them."""
+    lines: list[str] = []
+    colours = {"conflicted": "red", "pending": "yellow"}
+    for thread in [one for one in state.threads if one["status"] in colours][:_LINES_MAX]:
+        text = f"{thread['status']}: {escape(thread['thread'])}, its agent is {thread['agent']}"
+        lines.append(paint(text, fg=colours[thread["status"]], bold=thread["status"] == "conflicted"))
+        for intent in [one for one in state.waiting if one.thread == thread["thread"]][:_LINES_MAX]:
+            reason = f"  ({escape(intent.reason)})" if intent.reason else ""
+            lines.append(f"  {escape(intent.id)}  {intent.state.value}, since {when(intent.detected_ns)[:19]}Z{reason}")
+    if any(intent.state.loud for intent in state.waiting):
+        lines.append(f"  decide with: eventlog deliveries resolve {shown(handle.path)} INTENT --retry (or --drop) --reason TEXT")
     return lines
 
 
