@@ -18,7 +18,7 @@ from eventlog import forks
 from eventlog.errors import EventLogError, LockTimeout, NotWritten, UnsafeLog
 from eventlog.fs import FileSystem, is_regular, let_go
 
-_WAIT_FIRST, _WAIT_MAX = 20e-6, 2e-3  # seconds between tries; the lock is held for tens of microseconds, never for a sync
+_WAIT_FIRST, _WAIT_MAX = 10e-6, 1e-4  # seconds between tries; the lock is held for tens of microseconds, never for a sync
 
 
 class WriterLock:

@@ -124,7 +124,7 @@ def _believe(directory: Directory, fd: int, size: int, record: TailRecord, word:
         return None
     tail = Tail(fd, record.segment, header.salt)
     # The record lags by no more than this, so nothing may stand there: a page that was lost would else look like the end.
-    if any(directory.fs.pread(fd, max(0, end - stop.offset) + TELL_BYTES + FRAME_HEADER_BYTES, stop.offset)):
+    if directory.fs.pread(fd, max(0, end - stop.offset) + TELL_BYTES + FRAME_HEADER_BYTES, stop.offset).strip(b"\0"):
         return None
     tail.end, tail.seq, tail.durable, tail.marked, tail.allocated = stop.offset, stop.seq, word, found.said, size
     tail.events_end, tail.moved = found.events_end, False

@@ -113,7 +113,7 @@ class Writer:
         """
         fs, lock, view = self._fs, self.lock, self.view
         with self.mutex:
-            if self.poison is not None or self._inside:
+            if self.poison is not None or self._inside or view.shared:
                 return None
             try:
                 self._inside = True
@@ -187,7 +187,7 @@ class Writer:
             seq += draft.events
         self._put(joined, waiting, end, seq)
         view = self.view
-        if view.tail.end - view.told >= TELL_BYTES:
+        if view.shared or view.tail.end - view.told >= TELL_BYTES:
             view.tell()
         return view.position()
 
