@@ -161,8 +161,9 @@ class Directory:
         sync(self.fs.fsync, self.fd)
 
     def close(self) -> None:
-        let_go(self.fs, self.segments_fd, self.fd)
-        self.segments_fd = self.fd = -1
+        fds = (self.segments_fd, self.fd)
+        self.segments_fd = self.fd = -1  # first: whoever fails on a closed descriptor can then tell why
+        let_go(self.fs, *fds)
 
 
 def _make_directories(fs: FileSystem, path: Path) -> None:

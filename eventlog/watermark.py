@@ -63,6 +63,7 @@ class Watermark:
         self._guard = threading.Lock()
         self._lock_fd, self._inode, self._names_of = -1, 0, 0
         self.on_sync_failure: Callable[[OSError], None] | None = None  # a handle that can write tells the others
+        self._closed = False
         self._durable: Mark | None = None
         self._segment_fd, self._segment, self._fresh = -1, 0, True
         self._seen: tuple[tuple[int, int], int, int, int] | None = None  # how far frames behind the record were walked, in which epoch
@@ -72,6 +73,7 @@ class Watermark:
         if forked:  # another thread of the parent may have held it
             self._guard = threading.Lock()
         with self._guard:
+            self._closed = True
             let_go(self._fs, self._lock_fd, self._segment_fd)
             self._lock_fd = self._segment_fd = -1
             self._segment = 0
@@ -118,6 +120,8 @@ class Watermark:
         may go on into the next segment: look again.
         """
         while True:
+            if self._closed:
+                raise LogClosed(f"{self._directory.path}: the log was closed meanwhile; open it again")
             record, word = self._record()
             if record is None:
                 mark = self._by_scan()
