@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 RECORD_BYTES = 80
-TELL_BYTES = 64 << 10  # telling of each commit was a fifth of its cost; who looks finds what was not told yet
+TELL_BYTES = 16 << 10  # telling of each commit was a fifth of its cost; who looks finds what was not told yet
 WORD_OFFSET = 128
 READ_BYTES = WORD_OFFSET + 16
 
