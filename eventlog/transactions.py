@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+import orjson
+
 from eventlog import payload
 from eventlog.errors import PayloadError
 from eventlog.events import Event, Expect, Recorded
@@ -60,7 +62,29 @@ class Transactions:
             return None
         entry = Entry(payload.encode(events, self._commit_bytes_max))
         self._writer.write((entry,))
+        if entry.error is None:
+            self._apply(projection, entry)
         return entry
+
+    def _apply(self, projection: Foldable[S], entry: Entry) -> None:
+        """Take what we have just written into the state, so that the next decision does not read it again.
+
+        From its encoded form: a handler must see what a reader would. One that raises is heard of by whoever folds next.
+        """
+        assert entry.draft is not None
+        seq, moves, state = self._states.pop(projection)
+        if entry.first != seq + 1:
+            return
+        handlers = projection.handlers
+        other = handlers.get("*")
+        try:
+            for seq, (kind, stream, data) in enumerate(orjson.loads(entry.draft.body), entry.first):
+                handler = handlers.get(kind, other)
+                if handler is not None:
+                    state = handler(state, Recorded(seq, entry.time, kind, stream, data))
+        except Exception:  # noqa: BLE001 - the commit is written; the state is dropped and folded anew, which raises in its own place
+            return
+        self._states[projection] = (seq, moves, state)
 
     def _fold(self, projection: Foldable[S]) -> S:
         mark, moves = self._written(), self._writer.view.moves
