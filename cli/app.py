@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -21,6 +22,7 @@ COMMANDS = {
     "tail": "tail:tail",
     "fold": "fold:fold",
     "status": "status:status",
+    "snapshots": "snapshots:snapshots",
     "effects": "effects:effects",
     "deliveries": "deliveries:deliveries",
     "recover": "recover:recover",
@@ -71,6 +73,7 @@ class Door(click.Group):
 
     def run(self, args: Sequence[str] | None = None, complete_var: str | None = None, **extra: Any) -> int:
         """Run one command; the exit code. What was printed has reached the system when this returns a success."""
+        warnings.showwarning = _show_warning
         try:
             try:
                 code = super().main(args, "eventlog", complete_var, standalone_mode=False, **extra)
@@ -112,6 +115,11 @@ def _explain(error: BaseException) -> int:
         note(f"eventlog: {where}{error.strerror or error}")
         return EXIT.failed
     raise error
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning is a line for people, too, and not a line of our source."""
+    note(f"eventlog: warning: {message}")
 
 
 def code_of(error: EventLogError) -> int:

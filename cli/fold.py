@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eventlog.cli.options import SEQ, json_option, load_attribute, log_argument, read_log
-from eventlog.cli.output import as_json, escape, plain, say, say_json
+from eventlog.cli.options import SEQ, json_option, load_attribute, log_argument, no_snapshot_option, read_log
+from eventlog.cli.output import as_json, escape, flush, plain, say, say_json
 from eventlog.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -35,21 +35,25 @@ Examples:
     help=f"Built in: {', '.join(BUILT_IN)}. Or a Projection of yours; the current directory is searched first.",
 )
 @click.option("--upto", type=SEQ, metavar="SEQ", help="The state after this event, not after the last.")
+@no_snapshot_option
 @json_option
-def fold(log: Path, projection: str, upto: int | None, in_json: bool) -> None:
+def fold(log: Path, projection: str, upto: int | None, no_snapshot: bool, in_json: bool) -> None:
     """Fold LOG and print the state: everything that is known follows from the events, in their order."""
     chosen = _projection(projection)
-    from eventlog.projections import fold as run
+    from eventlog.projections import View
 
-    with read_log(log) as handle:
+    with read_log(log, keeps=True) as handle:
         last = int(handle.head) if upto is None else min(upto, int(handle.head))
+        view = View(handle, chosen, snapshots=not no_snapshot, keeps=False)
         with progress(f"fold {projection}") as report:
-            state = run(chosen, handle, last, progress=report)
-    value = chosen.dump(state)
-    if in_json:
-        say_json({"projection": chosen.name, "version": chosen.version, "seq": last, "state": plain(value)})
-    else:
-        _print(plain(value))
+            state = view.refresh(last, progress=report)[0]
+        value = plain(chosen.dump(state))
+        if in_json:
+            say_json({"projection": chosen.name, "version": chosen.version, "seq": last, "state": value})
+        else:
+            _print(value)
+        flush()
+        view.keep()  # nobody waits for it
 
 
 def _projection(spec: str) -> Projection[Any]:

@@ -12,6 +12,7 @@ from eventlog import EventLog
 # Existence is checked by the log itself: it tells a directory without a log from no directory at all.
 log_argument = click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
 json_option = click.option("--json", "in_json", is_flag=True, help="Print JSON with stable field names.")
+no_snapshot_option = click.option("--no-snapshot", is_flag=True, help="Fold every event: use no snapshot, and leave none.")
 SEQ = click.IntRange(min=0)
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -38,9 +39,14 @@ def user_name() -> str:
         return f"uid {os.getuid()}"
 
 
-def read_log(path: Path) -> EventLog:
-    """Open for reading: not a byte, name or time of the log changes. Raises LogNotFound, Corrupt, UnsupportedFormat."""
-    return EventLog.open(path, create=False, read_only=True)
+def read_log(path: Path, *, keeps: bool = False) -> EventLog:
+    """Open for reading: not a byte, name or time of the log changes. Raises LogNotFound, Corrupt, UnsupportedFormat.
+
+    `keeps`: of the log's own; a fold that was long may leave a snapshot beside it, where its owner could write.
+    """
+    log = EventLog.open(path, create=False, read_only=True)
+    log.snapshots.may_write = keeps
+    return log
 
 
 def load_attribute(spec: str, what: str) -> Any:

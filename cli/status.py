@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from eventlog import EventLog
-from eventlog.cli.options import json_option, log_argument, read_log
+from eventlog.cli.options import json_option, log_argument, no_snapshot_option, read_log
 from eventlog.cli.output import EXIT, answering, escape, on_terminal, say, say_json, shown, when
 from eventlog.cli.progress import progress
 
@@ -39,16 +39,18 @@ Examples:
 )
 @log_argument
 @click.option("--watch", is_flag=True, help="Stay and show each change; Ctrl-C ends.")
+@no_snapshot_option
 @json_option
-def status(log: Path, watch: bool, in_json: bool) -> int:
+def status(log: Path, watch: bool, no_snapshot: bool, in_json: bool) -> int:
     """Show what waits for a decision first, then open effects, then how much is in LOG.
 
     Exit code 1 when an effect or a delivery waits for a decision that only a person can make.
     """
     from eventlog.projections import COUNTS, STATUS, View
 
-    with read_log(log) as handle:
-        states, counts = View(handle, STATUS), View(handle, COUNTS)
+    with read_log(log, keeps=True) as handle:
+        states = View(handle, STATUS, snapshots=not no_snapshot, keeps=False)
+        counts = View(handle, COUNTS, snapshots=not no_snapshot, keeps=False)
         if watch:
             if in_json or sys.stdout is None or not sys.stdout.isatty():
                 raise click.UsageError("--watch needs a terminal; in a script, follow with: eventlog tail LOG -f --json")
@@ -62,6 +64,8 @@ def status(log: Path, watch: bool, in_json: bool) -> int:
             else:
                 for line in _text(handle, report, coloured=on_terminal()):
                     say(line)
+        states.keep()  # the answer is out: nobody waits for it
+        counts.keep()
     return code
 
 
@@ -78,9 +82,9 @@ def _look(handle: EventLog, states: View[Status], counts: View[Counts], bar: Any
 
 
 def _object(handle: EventLog, report: Report) -> dict[str, Any]:
-    from eventlog.projections import STATUS
+    from eventlog.projections.status import summary
 
-    dumped = STATUS.dump(report.state)
+    dumped = summary(report.state)
     return {
         "path": shown(handle.path),
         "log": handle.id,
@@ -170,4 +174,6 @@ def _watch(handle: EventLog, states: View[Status], counts: View[Counts]) -> None
         while True:
             report = _look(handle, states, counts)
             live.update(Text.from_ansi("\n".join(_text(handle, report, coloured=True))), refresh=True)
+            states.keep()
+            counts.keep()
             handle.wait(report.head)  # what came while we drew is seen at once

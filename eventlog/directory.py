@@ -22,7 +22,7 @@ from eventlog.fs import DIRECTORY_MODE, FileSystem, let_go, sync
 
 FORMAT_VERSION = 1
 _DESCRIPTION_BYTES_MAX = 1 << 16
-_OUR_NAMES = {"lock", "owners", "segments", "log.json.tmp"}
+_OUR_NAMES = {"lock", "owners", "segments", "snapshots", "log.json.tmp"}
 
 
 class Directory:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from eventlog.payload import ALL_NAMES, Draft
 
-__all__ = ["EVENTS", "FRAME_HEADER_BYTES", "MAGIC", "MARK", "SEAL", "Frame", "Stop", "encode", "scan", "search_durable"]
+__all__ = ["EVENTS", "FRAME_HEADER_BYTES", "MAGIC", "MARK", "SEAL", "Frame", "Stop", "encode", "reach", "scan", "search_durable"]
 
 MAGIC = b"\xf5evf"  # 0xf5 never occurs in UTF-8, so no body can hold it
 FRAME_HEADER_BYTES = 64
@@ -134,6 +134,16 @@ def _why_not(first: int, seq: int, length: int, end: int, limit: int, kind: int)
     if not length & 7:
         return f"a frame of kind {kind} with a wrong number of events"
     return f"a body length of {length} is no multiple of 8"
+
+
+def reach(header: bytes, salt: int) -> tuple[int, int] | None:
+    """(bytes of the frame, last seq in it) as the header of a frame of events says; None if it does not check, or is of another kind."""
+    if len(header) != FRAME_HEADER_BYTES:
+        return None
+    magic, header_crc, length, _, first, _, _, count, kind, _, _ = _HEADER.unpack(header)
+    if magic != MAGIC or crc32(header[8:], salt) != header_crc or kind != EVENTS:
+        return None
+    return FRAME_HEADER_BYTES + length, first + count - 1
 
 
 def search_durable(data: bytes, salt: int) -> int:

@@ -25,6 +25,7 @@ from eventlog.group import Group
 from eventlog.lock import Owner, WriterLock
 from eventlog.payload import masks_of
 from eventlog.reader import CommitRows, Reader
+from eventlog.snapshotfiles import SnapshotFiles
 from eventlog.transactions import Foldable, Transactions, plain
 from eventlog.watermark import Watermark, unreadable
 from eventlog.writer import Entry, Writer
@@ -95,13 +96,14 @@ class EventLog:
         self._directory, self._fs, self._writer = directory, directory.fs, writer
         self._commit_bytes_max = commit_bytes_max
         self._watermark, self._reader = Watermark(directory), Reader(directory)
+        self.snapshots = SnapshotFiles(directory, self._reader, self._watermark, may_write=not self.read_only)
         self._closed: str | None = None  # why every call is refused
         self._closing = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[Any, LoopWakes] = weakref.WeakKeyDictionary()
         if writer is not None:
             self._group = Group(writer)
             self._watermark.on_sync_failure = writer.give_up
-            self._transactions = Transactions(writer, self._reader, commit_bytes_max)
+            self._transactions = Transactions(writer, self._reader, self.snapshots, commit_bytes_max)
             self._batch = Batch(writer, self._group, window, batch_bytes)
             self._async_leader = Background("eventlog-async", self._group.lead_for_others)
         self._gone = False
@@ -196,6 +198,18 @@ class EventLog:
         if entry is None or entry.draft is None:
             return None
         return Commit(entry.first, entry.first + entry.draft.events - 1, entry.time, durability)
+
+    def keep(self, projection: Foldable[Any]) -> bool:
+        """Write a snapshot of what `transact` has folded with this projection, if enough was folded since the last one; was one written?
+
+        For a process that lives for a moment: call it when its answer is out. It may sync, and raises what `flush` raises.
+        """
+        writer = self._for_writing()
+        if not self._transactions.is_due(projection):
+            return False
+        if writer.dirty():
+            self._sync()
+        return self._transactions.keep(projection)
 
     def flush(self) -> None:
         """Make everything that this handle has written durable. Raises OutcomeUnknown, LogPoisoned."""

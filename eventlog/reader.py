@@ -135,8 +135,8 @@ class Reader:
     def _numbers(self) -> list[int]:
         return segments.list_numbers(self._fs, self._directory.segments_fd, self._directory.path)
 
-    def _remember(self, seq: int, number: int, offset: int) -> None:
-        """`offset` must be durable: what is not may be cut, and then other bytes stand there."""
+    def remember(self, seq: int, number: int, offset: int) -> None:
+        """The frame of `seq` begins, or will, at `offset`, which must be durable: what is not may be cut, and then others stand there."""
         with self._guard:
             at = bisect.bisect_left(self._bookmarks, (seq, number, offset))
             if at < len(self._bookmarks) and self._bookmarks[at][0] == seq:
@@ -144,6 +144,27 @@ class Reader:
             self._bookmarks.insert(at, (seq, number, offset))
             if len(self._bookmarks) > _BOOKMARKS_MAX:
                 del self._bookmarks[::2]
+
+    def frame_that_ends(self, seq: int, mark: Mark) -> tuple[int, int, bytes] | None:
+        """Segment, offset and header of the durable frame whose last event is `seq`; None if no commit ends there.
+
+        Errors as in `batches`.
+        """
+        with unreadable(self._directory):
+            number, offset, due = self._place(seq - 1, mark)
+            fd, size = segments.open_segment(self._fs, self._directory.segments_fd, number, self._directory.path, write=False)
+            try:
+                header = segments.parse_header(self._fs.pread(fd, HEADER_BYTES, 0), self._directory.id, number, self._directory.path)
+                limit = min(mark.end, mark.safe) if number == mark.number else size
+                for found, _ in frames.scan(reader_of(self._directory, fd), offset, limit, due, header.salt, type_mask=0):
+                    for frame in found:
+                        if frame.kind == EVENTS and frame.first + frame.events - 1 == seq:
+                            return number, frame.offset, self._fs.pread(fd, frames.FRAME_HEADER_BYTES, frame.offset)
+                    if found and found[-1].first > seq:
+                        break
+                return None
+            finally:
+                let_go(self._fs, fd)
 
     def _segment(
         self, number: int, offset: int, seq: int, after: int, last: int, mark: Mark, type_mask: int, stream_mask: int
@@ -168,7 +189,7 @@ class Reader:
                 if found:
                     end, due = found[-1].end, found[-1].first + found[-1].events
                     if end <= safe:
-                        self._remember(due, number, end)
+                        self.remember(due, number, end)
                     if found[-1].kind == SEAL:
                         return None if number == mark.number else (found[-1].first, HEADER_BYTES, found[-1].first)
                     if due > last:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -17,6 +18,7 @@ from eventlog.errors import PayloadError
 from eventlog.events import Event, Expect, Recorded
 from eventlog.payload import ALL_NAMES, masks_of
 from eventlog.reader import Reader
+from eventlog.snapshotfiles import Debt, SnapshotFiles
 from eventlog.watermark import Mark
 from eventlog.writer import Entry, Writer
 
@@ -25,7 +27,8 @@ S = TypeVar("S")
 
 class Foldable(Protocol[S]):
     """What `transact` needs of a projection: a first state (a new one each time, if handlers change it in place), and a pure
-    handler for each type that matters to it; that of "*" takes every other type."""
+    handler for each type that matters to it; that of "*" takes every other type. One that has `resume` and `keep` as
+    `eventlog.projections.Projection` has them is folded from its newest snapshot on."""
 
     @property
     def initial(self) -> S: ...
@@ -36,10 +39,11 @@ class Foldable(Protocol[S]):
 class Transactions:
     """The states that one handle has folded for its decisions. `deciding` is the thread that runs a decide() under the lock, or 0."""
 
-    def __init__(self, writer: Writer, reader: Reader, commit_bytes_max: int) -> None:
-        self._writer, self._reader, self._commit_bytes_max = writer, reader, commit_bytes_max
+    def __init__(self, writer: Writer, reader: Reader, snapshots: SnapshotFiles, commit_bytes_max: int) -> None:
+        self._writer, self._reader, self._snapshots, self._commit_bytes_max = writer, reader, snapshots, commit_bytes_max
         self._one_at_a_time = threading.RLock()
         self._states: weakref.WeakKeyDictionary[Any, tuple[int, int, Any]] = weakref.WeakKeyDictionary()
+        self._debts: weakref.WeakKeyDictionary[Any, Debt] = weakref.WeakKeyDictionary()
         self.deciding = 0
         writer.find_conflict = self.find_conflict
 
@@ -90,21 +94,52 @@ class Transactions:
         mark, moves = self._written(), self._writer.view.moves
         # Taken out while it is worked on: a handler that raises may leave a state half changed.
         state: S
-        seq, seen, state = self._states.pop(projection, None) or (0, moves, projection.initial)
-        if seen != moves:  # something was cut since: what we folded may be gone
-            seq, state = 0, projection.initial
+        known = self._states.pop(projection, None)
+        if known is None or known[1] != moves:  # nothing folded yet; or something was cut since: what we folded may be gone
+            seq, state = self._begin(projection, mark.seq - 1)
+        else:
+            seq, _, state = known
         if seq == mark.seq - 1:  # nothing came since: as a rule so under the lock, just after the look without it
             self._states[projection] = (seq, moves, state)
             return state
         handlers = projection.handlers
         other = handlers.get("*")
+        began = perf_counter_ns()
         for events in self._reader.batches(seq, mark, type_mask=ALL_NAMES if other else masks_of(handlers)):
             for event in events:
                 handler = handlers.get(event.type, other)
                 if handler is not None:
                     state = handler(state, event)
         self._states[projection] = (mark.seq - 1, moves, state)
+        self._debts[projection].spent_ns += perf_counter_ns() - began
         return state
+
+    def _begin(self, projection: Foldable[S], upto: int) -> tuple[int, S]:
+        """Where to begin: at a snapshot, or at the first event."""
+        debt = self._debts[projection] = Debt()
+        resume = getattr(projection, "resume", None)
+        kept = resume(self._snapshots, upto) if resume is not None and upto else None
+        if kept is None:
+            return 0, projection.initial
+        state: S
+        state, seq, size = kept
+        debt.settle(seq, size)
+        return seq, state
+
+    def is_due(self, projection: Foldable[Any]) -> bool:
+        """Is it time for a snapshot of what was folded with this projection?"""
+        known, debt = self._states.get(projection), self._debts.get(projection)
+        return known is not None and debt is not None and debt.is_due(known[0])
+
+    def keep(self, projection: Foldable[Any]) -> bool:
+        """Write one, if what was folded is durable; was one written, or found?"""
+        write = getattr(projection, "keep", None)
+        with self._one_at_a_time:
+            known, debt = self._states.get(projection), self._debts.get(projection)
+            if write is None or known is None or debt is None or known[1] != self._writer.view.moves:
+                return False
+            debt.settle(known[0], write(self._snapshots, known[2], known[0]))
+            return debt.size > 0
 
     def _written(self) -> Mark:
         """All that this handle knows to be written, durable or not."""

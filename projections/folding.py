@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
 from eventlog import EventLog
 from eventlog.errors import EventLogError
 from eventlog.projections.projection import EVERY_TYPE, FoldError, Projection
+from eventlog.snapshotfiles import Debt, SnapshotFiles
 
 __all__ = ["View", "fold"]
 
@@ -18,29 +20,36 @@ Progress = Callable[[int, int], None]
 PROGRESS_EVENTS = 20_000
 
 
-def fold(projection: Projection[S], log: EventLog, upto: int | None = None, *, progress: Progress | None = None) -> S:
+def fold(
+    projection: Projection[S], log: EventLog, upto: int | None = None, *, progress: Progress | None = None, snapshots: bool = True
+) -> S:
     """The state after the event `upto` (default: the last). Streams: memory is that of the state, not of the log.
 
-    `progress(seq, last)` is called every 20,000 events or so. Raises FoldError when a handler raises, and whatever reading raises.
+    It begins at the newest snapshot that this log proves, and leaves one when that is worth it and the handle may write; not with
+    `snapshots=False`. `progress(seq, last)` is called every 20,000 events or so. Raises FoldError when a handler raises, and
+    whatever reading raises.
     """
-    try:
-        return _advance(projection, log, projection.initial, 0, upto, progress)[0]
-    except _Stopped as stop:
-        raise stop.plain() from stop.__cause__
+    view = View(log, projection, snapshots=snapshots)
+    return view.refresh(upto, progress=progress)[0]
 
 
 class View(Generic[S]):
     """The state of one projection at the head of a log, kept and caught up with the events that came since.
 
     Safe for use from several threads. A reader must not change what it gets.
+    It begins at the newest snapshot, and writes one whenever what was folded since the last has cost more than that, if the handle may
+    write; with `keeps=False` only when `keep` is called. `snapshots=False`: neither.
     """
 
-    def __init__(self, log: EventLog, projection: Projection[S]) -> None:
+    def __init__(self, log: EventLog, projection: Projection[S], *, snapshots: bool = True, keeps: bool = True) -> None:
         self.log = log
         self.projection = projection
         self._lock = threading.Lock()
         self._state = projection.initial
         self._seq = 0
+        self._files: SnapshotFiles | None = log.snapshots if snapshots else None
+        self._keeps = keeps
+        self._debt = Debt()
 
     @property
     def seq(self) -> int:
@@ -68,9 +77,37 @@ class View(Generic[S]):
             self._catch_up(None, None)
             return function(self._state, self._seq)
 
+    def keep(self) -> bool:
+        """Write a snapshot of the state as it is, if enough has been folded since the last one; was one written, or found?
+
+        For a process that lives for a moment: call it when the answer is out. It never raises for what the disk does.
+        """
+        with self._lock:
+            return self._keep()
+
+    @property
+    def due(self) -> bool:
+        """Would `keep` write one now, as far as this handle can tell?"""
+        return self._files is not None and self._files.may_write and self._debt.is_due(self._seq)
+
+    def _keep(self) -> bool:
+        files, debt = self._files, self._debt
+        if files is None or not self.due:
+            return False
+        debt.settle(self._seq, self.projection.keep(files, self._state, self._seq))
+        return debt.size > 0
+
     def _catch_up(self, upto: int | None, progress: Progress | None) -> None:
         try:
+            if self._seq == 0 and self._files is not None:
+                kept = self.projection.resume(self._files, upto)
+                if kept is not None:
+                    self._state, self._seq, size = kept
+                    self._debt.settle(self._seq, size)
+            before, began = self._seq, perf_counter_ns()
             self._state, self._seq = _advance(self.projection, self.log, self._state, self._seq, upto, progress)
+            if self._seq != before:
+                self._debt.spent_ns += perf_counter_ns() - began
         except _Stopped as stop:
             self._state, self._seq = stop.state, stop.seq - 1
             raise stop.plain() from stop.__cause__
@@ -79,6 +116,8 @@ class View(Generic[S]):
             # count, and would get them twice. Begin again.
             self._state, self._seq = self.projection.initial, 0
             raise
+        if self._keeps:
+            self._keep()
 
 
 class _Stopped(FoldError):

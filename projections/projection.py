@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from eventlog import Recorded
 from eventlog.errors import EventLogError
+from eventlog.snapshotfiles import SnapshotFiles
 
 __all__ = ["EVERY_TYPE", "FoldError", "Handler", "Projection"]
 
@@ -44,9 +45,10 @@ class Projection(Generic[S]):
     handler. A handler uses no clock, no random and no I/O. It may change the state that it is given and return it, but has to check
     first and change then: what it did before it raised cannot be taken back.
     `dump` makes a state a JSON value, `load` is its inverse (seq and sort order included); without them the state is taken as JSON.
+    A state that does not come back exactly gets no snapshot (docs/projections.md).
     """
 
-    __slots__ = ("__weakref__", "_initial", "dump", "handlers", "load", "name", "version")
+    __slots__ = ("__weakref__", "_initial", "comes_back", "dump", "handlers", "load", "name", "state_is_json", "version")
 
     def __init__(
         self,
@@ -67,6 +69,8 @@ class Projection(Generic[S]):
         self.handlers = dict(handlers)
         self.dump: Callable[[S], Any] = dump if dump is not None else _same
         self.load: Callable[[Any], S] = load if load is not None else _same
+        self.state_is_json = dump is None
+        self.comes_back = (dump is None) == (load is None)  # a dump alone is for display
 
     @property
     def initial(self) -> S:
@@ -77,6 +81,23 @@ class Projection(Generic[S]):
     def types(self) -> frozenset[str] | None:
         """The event types that a log has to decode for this fold; None: all."""
         return None if EVERY_TYPE in self.handlers else frozenset(self.handlers)
+
+    def resume(self, files: SnapshotFiles, upto: int | None = None) -> tuple[S, int, int] | None:
+        """A state that was kept: (state, after which event, bytes). See `eventlog.projections.snapshots`."""
+        kept = files.find(self.name, self.version) if self.comes_back else None
+        if not kept:
+            return None
+        from eventlog.projections import snapshots  # many a process folds a log that has none, and decides without it
+
+        return snapshots.resume(self, files, kept, upto)
+
+    def keep(self, files: SnapshotFiles, state: S, seq: int) -> int:
+        """Write down the state after event `seq`: the bytes that it took, or 0."""
+        if not self.comes_back:
+            return 0
+        from eventlog.projections import snapshots
+
+        return snapshots.keep(self, files, state, seq)
 
     def __repr__(self) -> str:
         return f"<Projection {self.name} v{self.version}, {len(self.handlers)} handlers>"

@@ -13,7 +13,7 @@ from eventlog.projections.effects import EFFECTS, EffectsState, Intent
 from eventlog.projections.intent import IntentState
 from eventlog.projections.projection import EVERY_TYPE, Handler, Projection
 
-__all__ = ["STATUS", "Status"]
+__all__ = ["STATUS", "Status", "summary"]
 
 
 class Status:
@@ -102,7 +102,8 @@ def _line(intent: Intent) -> dict[str, Any]:
     }
 
 
-def _dump_whole(state: Status) -> dict[str, Any]:
+def summary(state: Status) -> dict[str, Any]:
+    """What a display needs, as a JSON object: it grows with what is open, not with what is over."""
     return {
         "undecided": [_line(intent) for intent in state.undecided],
         "unfinished": [_line(intent) for intent in state.unfinished],
@@ -114,9 +115,11 @@ def _dump_whole(state: Status) -> dict[str, Any]:
         "last_seq": state.last_seq,
         "first_ns": state.first_ns,
         "last_ns": state.last_ns,
-        "effects": EFFECTS.dump(state.effects),
-        "deliveries": DELIVERIES.dump(state.deliveries),
     }
+
+
+def _dump_whole(state: Status) -> dict[str, Any]:
+    return {**summary(state), "effects": EFFECTS.dump(state.effects), "deliveries": DELIVERIES.dump(state.deliveries)}
 
 
 def _load(dumped: dict[str, Any]) -> Status:

@@ -128,6 +128,10 @@ class Attempt:
             raise StaleAttempt(f"{self.name}: attempt {newest} of branch {self.branch!r} is in the log; older ones may not act any more")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._leave()
+        self._toolbox.view.keep()
+
+    def _leave(self) -> None:
         self._closed = True
         self._release_when_idle()
 
@@ -135,7 +139,9 @@ class Attempt:
         return self.__enter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.__exit__(kind, error, trace)
+        self._leave()
+        if self._toolbox.view.due:
+            await asyncio.to_thread(self._toolbox.view.keep)
 
     def _release_when_idle(self) -> None:
         # A call that was given up but still runs is somebody alive: recovery must not send it again beside it.

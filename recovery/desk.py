@@ -68,8 +68,18 @@ class Deliveries:
     def state(self) -> DeliveriesState:
         """The fold at the head of the log; do not change it."""
         if self._view is None:
-            self._view = View(self.log, DELIVERIES)
+            self._view = View(self.log, DELIVERIES, keeps=False)
         return self._view.state
+
+    def keep(self) -> None:
+        """Write a snapshot of what was folded here, if enough was: the next process decides without reading that again.
+
+        For a hook: call it when the answer is out (stdout flushed); it may sync, and raises what `log.flush` raises.
+        """
+        if not self.log.read_only:
+            self.log.keep(DELIVERIES)
+        if self._view is not None:
+            self._view.keep()
 
     def startup_of(self, thread: str) -> tuple[SyncIntent, RestartStartup] | None:
         """The replacement that waits to be launched: its intent and its ids."""

@@ -118,6 +118,7 @@ def _classify(log: EventLog, tools: Toolbox | None, dry_run: bool) -> Recovery:
     while batch := list(islice(pending, BRANCHES_AT_ONCE)):
         _classify_batch(log, tools, view, batch, report, dry_run)
     report.intents.sort(key=lambda found: found.first_seq)
+    view.keep()
     return report
 
 

@@ -40,7 +40,7 @@ class Toolbox:
             raise ReadOnly(f"{log.path}: a Toolbox records every effect; open the log for writing")
         self.log = log
         self.limits = limits if limits is not None else Limits()
-        self.view: View[EffectsState] = View(log, EFFECTS)
+        self.view: View[EffectsState] = View(log, EFFECTS, keeps=False)  # kept when an attempt is over: no call waits for it
         self.blobs = Blobs(log.path)
         self._tools: dict[str, Tool] = {}
 
