@@ -25,7 +25,7 @@ from eventlog.fs import is_regular, let_go, sync
 from eventlog.reader import Reader
 from eventlog.watermark import Watermark
 
-__all__ = ["KEPT", "Debt", "SnapshotEntry", "SnapshotFiles", "Unusable"]
+__all__ = ["KEPT", "Debt", "Gone", "SnapshotEntry", "SnapshotFiles", "Unusable"]
 
 FOLDER = "snapshots"
 FORMAT = 1
@@ -65,7 +65,18 @@ class Debt:
 
 
 class Unusable(Exception):
-    """A snapshot that must not be used, and why, in a few words."""
+    """A snapshot that must not be used, and why, in a few words. `for_good`: nobody will ever use it; else it could not be looked at."""
+
+    def __init__(self, why: str, *, for_good: bool = True) -> None:
+        super().__init__(why)
+        self.for_good = for_good
+
+
+class Gone(Unusable):
+    """Another process has dropped it meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__("it is gone", for_good=False)
 
 
 class SnapshotEntry(NamedTuple):
@@ -178,7 +189,7 @@ class SnapshotFiles:
         """What the file says; it need not fit this log. Raises Unusable."""
         with self._folder() as fd:
             if fd < 0:
-                raise Unusable("it is gone")
+                raise Gone
             return self._read(fd, entry)
 
     def _read(self, folder: int, entry: SnapshotEntry) -> Contents:
@@ -205,9 +216,11 @@ class SnapshotFiles:
             finally:
                 let_go(self._fs, file)
         except FileNotFoundError:
-            raise Unusable("it is gone") from None
+            raise Gone from None
         except OSError as error:
-            raise Unusable(f"cannot be read ({error.strerror})") from None
+            if error.errno == errno.ELOOP:
+                raise Unusable("a symbolic link") from None
+            raise Unusable(f"cannot be read ({error.strerror})", for_good=False) from None
 
     def prove(self, contents: Contents) -> None:
         """Is this log the one that was folded, up to that seq? Reading goes on from there without a scan. Raises Unusable."""
@@ -225,7 +238,7 @@ class SnapshotFiles:
             finally:
                 let_go(self._fs, fd)
         except (EventLogError, OSError) as error:
-            raise Unusable(f"its place in the log cannot be looked at ({error})") from None
+            raise Unusable(f"its place in the log cannot be looked at ({error})", for_good=False) from None
         reach = frames.reach(found, salt)
         if found != contents.frame or reach is None or reach[1] != contents.seq or contents.offset + reach[0] > size:
             raise Unusable(f"another event has seq {contents.seq} in this log now: the log was cut or replaced")
@@ -267,8 +280,9 @@ class SnapshotFiles:
                         contents = self._read(fd, one)
                         self.prove(contents)
                         return len(contents.body)
-                    except Unusable:
-                        self._unlink(fd, one.file)
+                    except Unusable as why:
+                        if why.for_good:
+                            self._unlink(fd, one.file)
             body = make_body()
             if body is None or len(body) > BODY_BYTES_MAX or len(name) > _NAME_BYTES_MAX // 4:
                 return 0

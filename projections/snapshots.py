@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
-from eventlog.snapshotfiles import SnapshotEntry, SnapshotFiles, Unusable
+from eventlog.snapshotfiles import Gone, SnapshotEntry, SnapshotFiles, Unusable
 
 if TYPE_CHECKING:
     from eventlog.projections.projection import Projection
@@ -46,10 +46,11 @@ def resume(
                 return projection.load(orjson.loads(contents.body)), entry.seq, len(contents.body)
             except Exception as error:  # noqa: BLE001 - whatever a load of somebody's projection raises, the fold of everything does not
                 raise Unusable(f"it does not load ({type(error).__name__}: {error})") from None
+        except Gone:
+            continue
         except Unusable as why:
-            if str(why) == "it is gone":  # another process has dropped it meanwhile
-                continue
-            files.discard(entry)
+            if why.for_good:
+                files.discard(entry)
             _warn(files, projection.name, f"snapshot {entry.file} of {projection.name!r} is not used: {why}; folding without it")
     return None
 
