@@ -237,8 +237,10 @@ class SnapshotFiles:
                 found = self._fs.pread(fd, frames.FRAME_HEADER_BYTES, contents.offset)
             finally:
                 let_go(self._fs, fd)
-        except (EventLogError, OSError) as error:
+        except OSError as error:
             raise Unusable(f"its place in the log cannot be looked at ({error})", for_good=False) from None
+        except EventLogError as error:
+            raise Unusable(f"its place in the log is not there any more ({error})") from None
         reach = frames.reach(found, salt)
         if found != contents.frame or reach is None or reach[1] != contents.seq or contents.offset + reach[0] > size:
             raise Unusable(f"another event has seq {contents.seq} in this log now: the log was cut or replaced")

@@ -93,8 +93,6 @@ class Projection(Generic[S]):
 
     def keep(self, files: SnapshotFiles, state: S, seq: int) -> int:
         """Write down the state after event `seq`: the bytes that it took, or 0."""
-        if not self.comes_back:
-            return 0
         from eventlog.projections import snapshots
 
         return snapshots.keep(self, files, state, seq)

@@ -61,6 +61,8 @@ def keep(projection: Projection[S], files: SnapshotFiles, state: S, seq: int) ->
     Refused when `seq` is not durable or in the middle of a commit, when the handle is read-only, when another process is at it, and
     when the state would not come back as it is.
     """
+    if not projection.comes_back:
+        return 0
     return files.write(projection.name, projection.version, seq, lambda: _body(projection, state))
 
 
@@ -74,7 +76,8 @@ def _body(projection: Projection[S], state: S) -> bytes | None:
         if projection.state_is_json or projection in _exact:
             return body
         # A dump of one's own may lose something. Looked at once in each process: it costs as much again.
-        if orjson.dumps(projection.dump(projection.load(orjson.loads(body)))) != body:
+        again = projection.load(orjson.loads(body))
+        if orjson.dumps(projection.dump(again)) != body or (type(state).__eq__ is not object.__eq__ and again != state):
             return None
         _exact.add(projection)
         return body
