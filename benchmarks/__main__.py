@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import commits, crowds, effects, folds, machine, optional, report
+from benchmarks import commits, crowds, effects, folds, machine, optional, report, snapshots
 from benchmarks.race import Bench, Result
 
 WORKLOADS: dict[str, Callable[[Bench], list[Result]]] = {
@@ -27,6 +27,7 @@ WORKLOADS: dict[str, Callable[[Bench], list[Result]]] = {
     "processes": crowds.processes,
     "effects": effects.effects,
     "verify": folds.verifying,
+    "snapshots": snapshots.snapshots,
 }
 QUICK_SCALE = 0.1
 FORMAT = 1

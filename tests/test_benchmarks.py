@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKLOADS = ("immediate", "batched", "stores", "fold", "memory", "opening", "crowd", "processes", "effects", "verify")
+WORKLOADS = ("immediate", "batched", "stores", "fold", "memory", "opening", "crowd", "processes", "effects", "verify", "snapshots")
 IN_THE_TABLE = {
     "immediate": ["IMMEDIATE commit : bare pwrite+fdatasync loop", "IMMEDIATE commit : sqlite3 WAL FULL"],
     "batched": ["BATCHED commit : sqlite3 WAL NORMAL transaction", "BATCHED commit of 100 events : sqlite3 executemany"],
@@ -21,6 +21,7 @@ IN_THE_TABLE = {
     "crowd": [f"{who} IMMEDIATE : bare single loop" for who in ("16 threads", "64 threads", "64 coroutines")],
     "processes": ["8 processes IMMEDIATE : bare loop of one", "8 processes IMMEDIATE : 8 on sqlite3 WAL FULL"],
     "effects": ["guarded effect : bare 3 x (pwrite+fdatasync)", "16 guarded effects in flight : bare single loop"],
+    "snapshots": ["status, fold, 10,000 events : 1,000 events", "hook decision, 10,000 events : 1,000 events"],
     "verify": ["verify, commits of 1 : sha256+crc32 of the bytes"],
 }
 
