@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.race import Bench, Figure, Result, Sample
 from benchmarks.stores import event
 from eventlog import Durability, Event, EventLog
-from eventlog.projections import COUNTS, DELIVERIES, EFFECTS, STATUS, View, fold
+from eventlog.projections import COUNTS, DELIVERIES, EFFECTS, STATUS, Projection, View, fold
 from eventlog.projections.snapshots import keep
 from eventlog.recovery import EffectClass, Toolbox
 from eventlog.recovery.delivery_words import Caller
@@ -44,7 +45,8 @@ def build(path: Path, count: int) -> None:
         for _ in range(max(0, count - int(log.head)) // 100):
             log.commit(bulk, BATCHED)
         log.flush()
-        for projection in (COUNTS, DELIVERIES, EFFECTS, STATUS):
+        projections: tuple[Projection[Any], ...] = (COUNTS, DELIVERIES, EFFECTS, STATUS)
+        for projection in projections:
             view = View(log, projection)
             keep(projection, log.snapshots, *view.refresh())
         for _ in range(NEW // 100):

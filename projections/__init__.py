@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from eventlog.projections.intent import BadIntentId, EffectClass, IntentId, IntentState, Verdict
     from eventlog.projections.projection import EVERY_TYPE, FoldError, Projection
     from eventlog.projections.registry import BUILT_IN
+    from eventlog.projections.snapshots import SnapshotWarning
     from eventlog.projections.status import STATUS, Status
     from eventlog.projections.transcript import TRANSCRIPT
 
@@ -51,6 +52,7 @@ __all__ = [
     "IntentId",
     "IntentState",
     "Projection",
+    "SnapshotWarning",
     "Status",
     "SyncIntent",
     "SyncState",
@@ -80,6 +82,7 @@ _HOMES = {
     "IntentState": "eventlog.projections.intent",
     "Projection": "eventlog.projections.projection",
     "STATUS": "eventlog.projections.status",
+    "SnapshotWarning": "eventlog.projections.snapshots",
     "Status": "eventlog.projections.status",
     "Verdict": "eventlog.projections.intent",
     "View": "eventlog.projections.folding",
