@@ -14,6 +14,7 @@ __all__ = ["NOTHING", "AttemptRecord", "EffectsState", "Intent", "dump_intent", 
 # Bound once: to look a member up in its Enum, by name or by value, takes as long as a whole handler.
 _PENDING = IntentState.PENDING
 _FINISHED = frozenset(state for state in IntentState if state.finished)
+_STATES = {member.value: member for member in IntentState}
 _CLASSES = {member.value: member for member in EffectClass}
 
 
@@ -178,6 +179,9 @@ class EffectsState:
 _PLAIN = tuple(name for name in Intent.__slots__ if name not in ("id", "state", "effect_class", "classified"))
 
 
+_SETTERS = tuple((getattr(Intent, name).__set__, name) for name in _PLAIN)  # a third faster than setattr: a snapshot may hold a million
+
+
 def dump_intent(intent: Intent) -> dict[str, Any]:
     """An intent as a JSON object: `id`, `state`, `class`, `classified` as text, and the fields of Intent as they are."""
     shown: dict[str, Any] = {
@@ -212,15 +216,15 @@ def load_state(dumped: dict[str, Any]) -> EffectsState:
     state = EffectsState()
     for shown in dumped["intents"]:
         intent = Intent.__new__(Intent)
-        intent.id = IntentId.parse(shown["id"])
-        intent.state = IntentState(shown["state"])
-        intent.effect_class = EffectClass(shown["class"])
+        intent.id = IntentId.from_text(shown["id"])
+        intent.state = _STATES[shown["state"]]
+        intent.effect_class = _CLASSES[shown["class"]]
         intent.classified = Verdict(shown["classified"]) if shown["classified"] is not None else None
-        for name in _PLAIN:
-            setattr(intent, name, shown[name])
+        for put, name in _SETTERS:
+            put(intent, shown[name])
         state.intents[shown["id"]] = intent
         state.by_state[intent.state] += 1
-        if not intent.state.finished:
+        if intent.state not in _FINISHED:
             state.open[intent.first_seq] = shown["id"]
     for shown in dumped["attempts"]:
         record = state.record(shown["branch"], shown["attempt"])

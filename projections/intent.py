@@ -54,6 +54,20 @@ class IntentId:
             raise BadIntentId(f"{text!r} is no intent: it has to look like branch@attempt:step, as in order-17@1:3")
         return cls(branch, int(attempt), int(step) if _is_number(step) else step)
 
+    @classmethod
+    def from_text(cls, text: str) -> IntentId:
+        """The IntentId whose `text` this is, without a check: for what a program of ours wrote down and a checksum covers."""
+        branch, _, rest = text.rpartition("@")
+        attempt, _, step = rest.partition(":")
+        made = object.__new__(cls)
+        put = object.__setattr__
+        put(made, "branch", branch)
+        put(made, "attempt", int(attempt))
+        put(made, "step", int(step) if step.isascii() and step.isdigit() else step)
+        put(made, "attempt_text", text[: len(branch) + 1 + len(attempt)])
+        put(made, "text", text)
+        return made
+
     def __str__(self) -> str:
         return self.text
 

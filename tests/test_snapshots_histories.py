@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from eventlog import Event, EventLog, Recorded
 from eventlog.fs import FileSystem
-from eventlog.projections import BUILT_IN, EVERY_TYPE, Projection, View, fold
+from eventlog.projections import BUILT_IN, EVERY_TYPE, IntentId, Projection, View, fold
 from eventlog.projections.snapshots import keep
 
 
@@ -157,3 +157,10 @@ def test_the_shape_tells_what_equality_does_not() -> None:
 def check_every_n_of(projection: Projection[Any], events: Sequence[Recorded]) -> None:
     state = advance(projection, projection.initial, events)
     assert shape(through_json(projection, state)) == shape(state), "does not come back"
+
+
+@pytest.mark.parametrize("text", ["a@1:1", "b@1:1@2:x:y", "a:b@3:step", "é@9:٣", "x@9007199254740991:9007199254740991"])
+def test_an_id_comes_back_from_its_text_as_it_was(text: str) -> None:
+    made, again = IntentId.parse(text), IntentId.from_text(text)
+    assert shape(made) == shape(again)
+    assert (made, hash(made)) == (again, hash(again))
