@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from eventlog import frames, segments
+from eventlog import frames, indexes, segments
 from eventlog.directory import Directory
 from eventlog.errors import Corrupt, EventLogError, LogNotFound
 from eventlog.examine import read_seal, reader_of, written_end
-from eventlog.frames import EVENTS, SEAL, Frame
+from eventlog.frames import EVENTS, MARK, SEAL, Frame
 from eventlog.fs import REAL, FileSystem, let_go
+from eventlog.indexes import Place
 from eventlog.payload import mask_of
 from eventlog.reader import Reader
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, name_of
@@ -179,6 +180,8 @@ def _segment(directory: Directory, tally: _Tally, number: int, mark: Mark | None
 def _frames(directory: Directory, tally: _Tally, fd: int, number: int, salt: int, limit: int) -> tuple[int, int, bool]:
     """Check every frame up to `limit`. Returns the seq that is due, the end, and whether a seal stands there."""
     seq, offset = number, HEADER_BYTES
+    places: list[Place] = []
+    carried: Frame | None = None
     for found, stop in frames.scan(reader_of(directory, fd), HEADER_BYTES, limit, number, salt):
         for frame in found:
             seq, offset = frame.first + frame.events, frame.end
@@ -190,8 +193,13 @@ def _frames(directory: Directory, tally: _Tally, fd: int, number: int, salt: int
                     tally.found(number, frame.offset, frame.first, what)
                 tally.commits += 1
                 tally.events += frame.events
+                places.append((frame.offset, frame.first, frame.events, frame.time, frame.types, frame.streams))
             elif frame.kind == SEAL:
+                what = _index(frame, carried, places, number)
+                if what:
+                    tally.found(number, frame.offset, frame.first, what)
                 return seq, offset, True
+            carried = frame if frame.kind == MARK and frame.body else None
         if found:
             tally.read(found[-1].end - found[0].offset)
         if stop is not None:
@@ -223,6 +231,21 @@ def _events(frame: Frame) -> str:
         return f"the body holds {row!r:.60} where [type, stream, data] is due"
     if frame.types != types or frame.streams != streams:
         return "the masks in its header are not those of its events: readers would skip it"
+    return ""
+
+
+def _index(seal: Frame, carried: Frame | None, places: list[Place], number: int) -> str:
+    """What is wrong with the index that a seal names: a reader believes it, and would miss events that it leaves out. Empty: nothing."""
+    try:
+        named = orjson.loads(seal.body or b"").get("index")
+    except (ValueError, AttributeError):
+        return "the seal is no JSON object"
+    if named is None:
+        return ""
+    if carried is None or carried.offset != named or carried.end != seal.offset:
+        return f"the seal names an index at offset {named!r:.40}, and none stands there"
+    if indexes.parse(carried.body or b"") != indexes.collect(places, number):
+        return "the index before the seal is not that of the segment's frames: readers would miss some"
     return ""
 
 

@@ -24,7 +24,7 @@ from eventlog.fs import REAL, FileSystem
 from eventlog.group import Group
 from eventlog.lock import Owner, WriterLock
 from eventlog.payload import masks_of
-from eventlog.reader import CommitRows, Reader
+from eventlog.reader import FOREVER, CommitRows, Reader, Wanted
 from eventlog.snapshotfiles import SnapshotFiles
 from eventlog.transactions import Foldable, Transactions, plain
 from eventlog.watermark import Watermark, unreadable
@@ -228,15 +228,23 @@ class EventLog:
     # -- reading ----------------------------------------------------------------------------------------------------------------
 
     def read(
-        self, after: int = 0, *, upto: int | None = None, types: Iterable[str] | None = None, streams: Iterable[str] | None = None
+        self,
+        after: int = 0,
+        *,
+        upto: int | None = None,
+        types: Iterable[str] | None = None,
+        streams: Iterable[str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
     ) -> Iterator[Recorded]:
-        """Yield the events with seq in (after, upto], of these types and streams, in order, as far as the head is now. O(1) memory.
+        """Yield the events with seq in (after, upto], of these types and streams, of times in [since, until] (ns), in order, as far as
+        the head is now. O(1) memory; sealed segments are read only where their index says that such events can be.
 
         What is handed out is durable. Raises Corrupt at damage, after everything before it was yielded; Unreadable.
         """
         kinds = None if types is None else frozenset(types)
         wanted = None if streams is None else frozenset(streams)
-        for events in self.batches(after, upto=upto, types=kinds, streams=wanted):
+        for events in self.batches(after, upto=upto, types=kinds, streams=wanted, since=since, until=until):
             if kinds is None and wanted is None:
                 yield from events
             else:
@@ -245,15 +253,21 @@ class EventLog:
                         yield event
 
     def batches(
-        self, after: int = 0, *, upto: int | None = None, types: Iterable[str] | None = None, streams: Iterable[str] | None = None
+        self,
+        after: int = 0,
+        *,
+        upto: int | None = None,
+        types: Iterable[str] | None = None,
+        streams: Iterable[str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
     ) -> Iterator[list[Recorded]]:
-        """The fast lane for folds: lists of the events in (after, upto] that MAY be of these types and streams.
+        """The fast lane for folds: lists of the events in (after, upto] and [since, until] that MAY be of these types and streams.
 
         Commits that hold none of them are skipped undecoded; within a commit only the seqs are filtered. Errors as in `read`.
         """
         self._check_open()
-        mark = self._watermark.durable(upto)
-        return self._reader.batches(after, mark, upto=upto, type_mask=masks_of(types), stream_mask=masks_of(streams))
+        return self._reader.batches(_wanted(after, upto, types, streams, since, until), self._watermark.durable(upto))
 
     def commits(
         self, after: int = 0, *, upto: int | None = None, types: Iterable[str] | None = None, streams: Iterable[str] | None = None
@@ -263,8 +277,14 @@ class EventLog:
         Nothing within a commit is filtered, not even by `after` and `upto`. Errors as in `read`.
         """
         self._check_open()
-        mark = self._watermark.durable(upto)
-        return self._reader.commits(after, mark, upto=upto, type_mask=masks_of(types), stream_mask=masks_of(streams))
+        return self._reader.commits(_wanted(after, upto, types, streams, None, None), self._watermark.durable(upto))
+
+    def seq_at(self, time: int) -> int:
+        """The head as it was at `time` (ns since the epoch): the last seq before the first event that is later. The order is seq: where a
+        clock was set back, what came behind a later event counts as later too. Errors as in `read`."""
+        for events in self.batches(since=time + 1):
+            return events[0].seq - 1
+        return int(self.head)
 
     def follow(
         self,
@@ -414,6 +434,12 @@ class EventLog:
         if self._transactions.deciding == threading.get_ident():
             raise EventLogError(f"{self.path}: decide() runs under the writer lock: return the events instead of writing them")
         return self._writer
+
+
+def _wanted(
+    after: int, upto: int | None, types: Iterable[str] | None, streams: Iterable[str] | None, since: int | None, until: int | None
+) -> Wanted:
+    return Wanted(after, upto, masks_of(types), masks_of(streams), 0 if since is None else since, FOREVER if until is None else until)
 
 
 def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: float) -> Writer:

@@ -38,7 +38,8 @@ class Tail:
     The next frame goes to `end` and begins with `seq`; the last one with events ends at `events_end`; all before `durable` is on disk;
     `marked` is the largest `durable` that a frame says; the file is `allocated` bytes long at least. `moved`: the end is not where the
     tail record of epoch `epoch` has it. `rewrite` (offset, bytes): marks that nobody has confirmed, to be written again with the first
-    append, so that its sync covers them. `last` (offset, bytes): the last frame of this handle. `report` says what was mended, a line each.
+    append, so that its sync covers them. `last` (offset, bytes): the last frame of this handle. `headers`: those of the frames before
+    `headers_end`, for the index, as long as this handle alone wrote them. `report` says what was mended, a line each.
     """
 
     __slots__ = (
@@ -48,6 +49,8 @@ class Tail:
         "epoch",
         "events_end",
         "fd",
+        "headers",
+        "headers_end",
         "last",
         "marked",
         "moved",
@@ -60,7 +63,8 @@ class Tail:
 
     def __init__(self, fd: int, number: int, salt: int, *, report: list[str] | None = None) -> None:
         self.fd, self.number, self.salt, self.epoch, self.moved = fd, number, salt, 0, True
-        self.end = self.events_end = self.durable = self.marked = self.allocated = HEADER_BYTES
+        self.end = self.events_end = self.durable = self.marked = self.allocated = self.headers_end = HEADER_BYTES
+        self.headers = bytearray()
         self.seq = number
         self.rewrite: tuple[int, bytes] | None = None
         self.last: tuple[int, bytes] | None = None

@@ -9,25 +9,62 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Generator, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from eventlog import frames, segments
+from eventlog import frames, indexes, runs, segments
 from eventlog.directory import Directory
 from eventlog.errors import Corrupt, EventLogError, UnsupportedFormat
 from eventlog.events import Recorded
 from eventlog.examine import reader_of
-from eventlog.frames import EVENTS, SEAL, Frame
+from eventlog.frames import EVENTS
 from eventlog.fs import let_go
+from eventlog.indexes import Index
 from eventlog.payload import ALL_NAMES
+from eventlog.runs import DECODE_EVENTS, Run
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.watermark import Mark, unreadable
 
 CommitRows: TypeAlias = tuple[int, int, list[list[Any]]]
 
 _BOOKMARKS_MAX = 4096
-_DECODE_EVENTS = 128  # about so many at a time: more cost cache misses and garbage collection
+_INDEXES_MAX = 4
+
+
+FOREVER = 2**63 - 1
+_EVERYTHING = (ALL_NAMES, ALL_NAMES, 0, FOREVER)
+
+
+class Wanted(NamedTuple):
+    """What is asked for: seqs in (after, upto], masks of types and streams, times in [since, until] in ns. Exact but for the masks."""
+
+    after: int = 0
+    upto: int | None = None
+    types: int = ALL_NAMES
+    streams: int = ALL_NAMES
+    since: int = 0
+    until: int = FOREVER
+
+    def last(self, mark: Mark) -> int:
+        """The last seq that there can be."""
+        return mark.seq - 1 if self.upto is None else min(self.upto, mark.seq - 1)
+
+    def whole(self, number: int) -> bool:
+        """Is everything in segment `number` wanted, from its beginning on?"""
+        return self.after < number and self[2:] == _EVERYTHING
+
+    def at_times(self, oldest: int, newest: int) -> bool:
+        """Can anything that happened in this range of times be wanted?"""
+        return oldest <= self.until and newest >= self.since
+
+    def of(self, run: Run, last: int) -> Run:
+        """The frames of a run that hold wanted seqs and times."""
+        if run.firsts and (run.firsts[0] + run.counts[0] - 1 <= self.after or run.firsts[-1] > last):
+            run = run.between(self.after, last)
+        if self[4:] != _EVERYTHING[2:]:
+            run = run.during(self.since, self.until)
+        return run
 
 
 class Reader:
@@ -37,80 +74,61 @@ class Reader:
         self._directory, self._fs = directory, directory.fs
         self._guard = threading.Lock()
         self._bookmarks: list[tuple[int, int, int]] = []  # (seq due, segment, offset), sorted
+        self._indexes: dict[int, Index | None] = {}
         self._proved: dict[int, tuple[int, int, int]] = {}  # sealed segments whose digest was checked: inode, size, mtime
 
-    def batches(
-        self, after: int, mark: Mark, *, upto: int | None = None, type_mask: int = ALL_NAMES, stream_mask: int = ALL_NAMES
-    ) -> Iterator[list[Recorded]]:
-        """Yield lists of the events in (after, upto], up to `mark`, that may be of the types and streams of the masks.
+    def batches(self, wanted: Wanted, mark: Mark) -> Iterator[list[Recorded]]:
+        """Yield lists of the wanted events, up to `mark`: the seqs and times are exact, of types and streams it is what the masks say.
 
         Raises Corrupt at damage, after all before it was yielded; UnsupportedFormat; Unreadable.
         """
-        last = mark.seq - 1 if upto is None else min(upto, mark.seq - 1)
-        for number, found in self._frames(after, last, mark, upto, type_mask, stream_mask):
-            step = max(1, _DECODE_EVENTS // found[0].events)
-            for begin in range(0, len(found), step):
-                events = self._decode(number, found[begin : begin + step])
+        after, last = wanted.after, wanted.last(mark)
+        for number, run in self._runs(wanted, mark):
+            step = max(1, DECODE_EVENTS // run.counts[0])
+            for begin in range(0, len(run.bodies), step):
+                events = runs.decode(run, begin, begin + step)
+                if events is None:  # one of them is not what the format says: find out which
+                    events = [
+                        Recorded(seq, run.times[at], *row)
+                        for at in range(begin, min(begin + step, len(run.bodies)))
+                        for seq, row in enumerate(self._rows(number, run, at), run.firsts[at])
+                    ]
                 if events[0].seq <= after or events[-1].seq > last:
                     events = [event for event in events if after < event.seq <= last]
                 if events:
                     yield events
 
-    def commits(
-        self, after: int, mark: Mark, *, upto: int | None = None, type_mask: int = ALL_NAMES, stream_mask: int = ALL_NAMES
-    ) -> Iterator[CommitRows]:
-        """Yield (first seq, time in ns, rows of [type, stream, data]) of each whole commit that may hold what the masks want.
+    def commits(self, wanted: Wanted, mark: Mark) -> Iterator[CommitRows]:
+        """Yield (first seq, time in ns, rows of [type, stream, data]) of each whole commit that may hold what is wanted.
 
-        Nothing within a commit is filtered, not even by `after` and `upto`. Errors as in `batches`.
+        Nothing within a commit is filtered, not even by seq. Errors as in `batches`.
         """
-        last = mark.seq - 1 if upto is None else min(upto, mark.seq - 1)
-        for number, found in self._frames(after, last, mark, upto, type_mask, stream_mask):
-            for frame in found:
-                yield frame.first, frame.time, self._rows(number, frame)
+        for number, run in self._runs(wanted, mark):
+            for at, first in enumerate(run.firsts):
+                yield first, run.times[at], self._rows(number, run, at)
 
-    def _decode(self, number: int, found: list[Frame]) -> list[Recorded]:
-        """The events of several small frames by one call of the JSON parser, or of a large one."""
-        new = tuple.__new__
-        try:
-            # A line break between them: no string can run from one body into the next.
-            bodies: list[list[Any]] = orjson.loads(b"[" + b",\n".join([frame[7] for frame in found]) + b"]")  # type: ignore[misc]
-            if len(bodies) == len(found):
-                events = [
-                    new(Recorded, (seq, frame[6], kind, stream, data))
-                    for frame, rows in zip(found, bodies, strict=True)
-                    for seq, (kind, stream, data) in enumerate(rows, frame[2])
-                    if data.__class__ is dict and kind.__class__ is str and stream.__class__ is str
-                ]
-                if len(events) == sum([frame[3] for frame in found]):
-                    return events
-        except (ValueError, TypeError):
-            pass  # one of them is not what the format says: the walk below finds out which
-        return [new(Recorded, (seq, f.time, *row)) for f in found for seq, row in enumerate(self._rows(number, f), f.first)]
-
-    def _rows(self, number: int, frame: Frame) -> list[list[Any]]:
+    def _rows(self, number: int, run: Run, at: int) -> list[list[Any]]:
         """The rows of one frame whose CRCs hold. Raises Corrupt: somebody wrote it who does not keep the format."""
-        assert frame.body is not None
+        offset, first, events = run.offsets[at], run.firsts[at], run.counts[at]
         try:
-            rows: Any = orjson.loads(frame.body)
+            rows: Any = orjson.loads(run.bodies[at])
         except ValueError as error:
-            raise self._damaged(number, frame.offset, frame.first, f"a body that is no JSON ({error})") from None
-        if type(rows) is not list or len(rows) != frame.events:
-            raise self._damaged(number, frame.offset, frame.first, f"a body that does not hold {frame.events} events")
+            raise self._damaged(number, offset, first, f"a body that is no JSON ({error})") from None
+        if type(rows) is not list or len(rows) != events:
+            raise self._damaged(number, offset, first, f"a body that does not hold {events} events")
         for row in rows:
             if type(row) is not list or [type(part) for part in row] != [str, str, dict]:
-                raise self._damaged(number, frame.offset, frame.first, f"a body that holds {row!r:.60}, not [type, stream, data]")
+                raise self._damaged(number, offset, first, f"a body that holds {row!r:.60}, not [type, stream, data]")
         return rows
 
-    def _frames(
-        self, after: int, last: int, mark: Mark, upto: int | None, type_mask: int, stream_mask: int
-    ) -> Iterator[tuple[int, list[Frame]]]:
-        """The frames with wanted events, in lists with the number of their segment; over all segments, up to the mark."""
-        if after < last:
+    def _runs(self, wanted: Wanted, mark: Mark) -> Iterator[tuple[int, Run]]:
+        """The frames with wanted events, with the number of their segment; over all segments, up to the mark."""
+        if wanted.after < wanted.last(mark):
             with unreadable(self._directory):
-                place: tuple[int, int, int] | None = self._place(after, mark)
+                place: tuple[int, int, int] | None = self._place(wanted.after, mark)
             while place is not None:
-                place = yield from self._segment(*place, after, last, mark, type_mask, stream_mask)
-        if mark.damage is not None and (upto is None or upto >= mark.seq):
+                place = yield from self._segment(*place, wanted, mark)
+        if mark.damage is not None and (wanted.upto is None or wanted.upto >= mark.seq):
             raise mark.damage
 
     def _place(self, after: int, mark: Mark) -> tuple[int, int, int]:
@@ -156,6 +174,9 @@ class Reader:
             try:
                 header = segments.parse_header(self._fs.pread(fd, HEADER_BYTES, 0), self._directory.id, number, self._directory.path)
                 limit = min(mark.end, mark.safe) if number == mark.number else size
+                index = None if number == mark.number else self._index(number, fd, size, header.salt)
+                if index is not None:
+                    due, offset = max((due, offset), index.seek(seq) or (0, 0))
                 for found, _ in frames.scan(reader_of(self._directory, fd), offset, limit, due, header.salt, type_mask=0):
                     for frame in found:
                         if frame.kind == EVENTS and frame.first + frame.events - 1 == seq:
@@ -167,35 +188,46 @@ class Reader:
                 let_go(self._fs, fd)
 
     def _segment(
-        self, number: int, offset: int, seq: int, after: int, last: int, mark: Mark, type_mask: int, stream_mask: int
-    ) -> Generator[tuple[int, list[Frame]], None, tuple[int, int, int] | None]:
+        self, number: int, offset: int, seq: int, wanted: Wanted, mark: Mark
+    ) -> Generator[tuple[int, Run], None, tuple[int, int, int] | None]:
         """One segment's part; returns the place where the next one begins, or None at the end."""
         if number > mark.number or (number == mark.number and mark.end <= HEADER_BYTES):
             return None
+        last, open_one = wanted.last(mark), number == mark.number
         with unreadable(self._directory):
             fd, size = segments.open_segment(self._fs, self._directory.segments_fd, number, self._directory.path, write=False)
         try:
             header = segments.parse_header(self._pread(fd, HEADER_BYTES, 0), self._directory.id, number, self._directory.path)
-            limit, safe = (mark.end, mark.safe) if number == mark.number else (size, size)
-            proved = number != mark.number and offset == HEADER_BYTES and self._prove(number, fd, size, last)
+            limit, safe = (mark.end, mark.safe) if open_one else (size, size)
             pread = lambda length, at: self._pread(fd, length, at)  # noqa: E731
+            walk = following = None
+            # An index saves the walk to the first wanted seq, and past what is not wanted. Its CRC holds, and so must that of each frame.
+            index = None if open_one or wanted.whole(number) else self._index(number, fd, size, header.salt)
+            if index is not None:
+                seq, offset = max((seq, offset), index.seek(wanted.after + 1) or (0, 0))
+                offsets = index.offsets(wanted.types, wanted.streams) if wanted.at_times(index.oldest, index.newest) else []
+                if offsets is not None:
+                    following = number + index.events
+                    walk = runs.pick(pread, offsets[bisect.bisect_left(offsets, offset) :], limit, header.salt)
+            if walk is None:
+                proved = not open_one and offset == HEADER_BYTES and self._prove(number, fd, size, last)
+                walk = runs.walk(pread, offset, limit, seq, header.salt, wanted.types, wanted.streams, proved=proved)
             stop = None
-            for found, stop in frames.scan(pread, offset, limit, seq, header.salt, type_mask, stream_mask, proved=proved):  # noqa: B007
-                wanted = [frame for frame in found if frame[7] is not None and frame[4] == EVENTS]
-                if wanted and (wanted[0].first + wanted[0].events - 1 <= after or wanted[-1].first > last):
-                    wanted = [frame for frame in wanted if frame.first + frame.events - 1 > after and frame.first <= last]
-                if wanted:
-                    yield number, wanted
-                if found:
-                    end, due = found[-1].end, found[-1].first + found[-1].events
-                    if end <= safe:
-                        self.remember(due, number, end)
-                    if found[-1].kind == SEAL:
-                        return None if number == mark.number else (found[-1].first, HEADER_BYTES, found[-1].first)
-                    if due > last:
-                        return None
-            assert stop is not None
-            if number == mark.number and stop.offset >= limit:
+            for run, stop in walk:
+                chosen = wanted.of(run, last)
+                if chosen.firsts:
+                    yield number, chosen
+                if following is None and stop is None:
+                    if run.end <= safe:
+                        self.remember(run.due, number, run.end)
+                    if run.sealed:
+                        return None if open_one else (run.due, HEADER_BYTES, run.due)
+                if run.due > last:
+                    return None
+            if stop is None:
+                assert following is not None
+                return (following, HEADER_BYTES, following) if following <= last else None
+            if open_one and stop.offset >= limit:
                 return None
             if stop.newer:
                 where = f"{self._directory.path}/segments/{name_of(number)}: offset {stop.offset}"
@@ -203,6 +235,19 @@ class Reader:
             raise self._damaged(number, stop.offset, stop.seq, stop.reason if stop.reason != "end" else "the segment ends without a seal")
         finally:
             let_go(self._fs, fd)
+
+    def _index(self, number: int, fd: int, size: int, salt: int) -> Index | None:
+        """The index of a sealed segment; the last few are kept, since parsing one costs as much as reading a hundred frames."""
+        with self._guard:
+            if number in self._indexes:
+                return self._indexes[number]
+        with unreadable(self._directory):
+            index = indexes.load(self._directory, fd, size, salt)
+        with self._guard:
+            while len(self._indexes) >= _INDEXES_MAX:
+                del self._indexes[next(iter(self._indexes))]
+            self._indexes[number] = index
+        return index
 
     def _prove(self, number: int, fd: int, size: int, last: int) -> bool:
         """Check a sealed segment that will be read to its end by its digest, which the next header holds; once for each handle.

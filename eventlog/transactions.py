@@ -17,7 +17,7 @@ from eventlog import payload
 from eventlog.errors import PayloadError
 from eventlog.events import Event, Expect, Recorded
 from eventlog.payload import ALL_NAMES, masks_of
-from eventlog.reader import Reader
+from eventlog.reader import Reader, Wanted
 from eventlog.snapshotfiles import Debt, SnapshotFiles
 from eventlog.watermark import Mark
 from eventlog.writer import Entry, Writer
@@ -105,7 +105,7 @@ class Transactions:
         handlers = projection.handlers
         other = handlers.get("*")
         began = perf_counter_ns()
-        for events in self._reader.batches(seq, mark, type_mask=ALL_NAMES if other else masks_of(handlers)):
+        for events in self._reader.batches(Wanted(seq, types=ALL_NAMES if other else masks_of(handlers)), mark):
             for event in events:
                 handler = handlers.get(event.type, other)
                 if handler is not None:
@@ -160,7 +160,7 @@ class Transactions:
         return self._first_in(frozenset(expect.streams), expect.after, self._written()) if head > expect.after else None
 
     def _first_in(self, streams: frozenset[str], after: int, mark: Mark) -> int | None:
-        for events in self._reader.batches(after, mark, stream_mask=masks_of(streams)):
+        for events in self._reader.batches(Wanted(after, streams=masks_of(streams)), mark):
             for event in events:
                 if event.stream in streams:
                     return event.seq

@@ -14,10 +14,11 @@ from typing import TypeVar
 
 import orjson
 
-from eventlog import frames
+from eventlog import frames, indexes
 from eventlog.directory import Directory, write_all
 from eventlog.errors import Conflict, EventLogError, LogClosed, LogPoisoned, NotWritten, OutcomeUnknown
 from eventlog.events import Expect
+from eventlog.examine import reader_of
 from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, SEAL
 from eventlog.fs import SyncFailed
 from eventlog.lock import WriterLock
@@ -144,6 +145,9 @@ class Writer:
                 except OSError as error:
                     self._take_back(len(data), error)
                 tail.last = (end, data)
+                if tail.headers_end == end:
+                    tail.headers += data[:FRAME_HEADER_BYTES]
+                    tail.headers_end = after
                 tail.end = tail.events_end = after
                 tail.seq, tail.marked, self._wrote = seq + draft[1], durable, True
                 return seq, now
@@ -220,7 +224,12 @@ class Writer:
             for entry in waiting:
                 entry.first, entry.error, entry.writing = 0, error, False
             return error
-        self.view.tail.end, self.view.tail.seq, self.view.tail.events_end = end, seq, end
+        tail = self.view.tail
+        if tail.headers_end == tail.end:
+            for frame in joined:
+                tail.headers += frame[:FRAME_HEADER_BYTES]
+            tail.headers_end = end
+        tail.end, tail.seq, tail.events_end = end, seq, end
         self._wrote = True
         for entry in waiting:
             entry.writing = False
@@ -286,17 +295,27 @@ class Writer:
     def _rotate(self) -> EventLogError | None:
         """Seal the segment and begin the next, or give back why not. What is left half done is finished by whoever comes next."""
         tail = self.view.tail
-        index = orjson.dumps({"first": tail.number, "last": tail.seq - 1, "time": self._fs.now()})
-        body = index + b" " * (-len(index) % 8)
-        seal = frames.encode(Draft(body, 0, 0, 0), tail.seq, tail.durable, self._fs.now(), SEAL, tail.salt)
+        now = self._fs.now()
+        what: dict[str, int] = {"first": tail.number, "last": tail.seq - 1, "time": now}
+        try:
+            index = indexes.build(reader_of(self.directory, tail.fd), tail.end, tail.number, tail.salt, tail.headers)
+        except OSError:
+            index = None  # it saves others time, and no more
+        before = b""
+        if index is not None:
+            what["index"] = tail.end
+            before = frames.encode(Draft(indexes.pack(index), 0, 0, 0), tail.seq, tail.durable, now, MARK, tail.salt)
+        said = orjson.dumps(what)
+        seal = frames.encode(Draft(said + b" " * (-len(said) % 8), 0, 0, 0), tail.seq, tail.durable, now, SEAL, tail.salt)
+        begin = tail.end + len(before)
         try:
             try:
                 self.view.distrust()  # should this fail half-way: a seal may stand behind the tail that we know
-                self._append(seal)
+                self._append(before + seal)
                 with self.syncing:  # two syncs at once on one descriptor share an error: only one of them would see it
                     if self.poison is not None:
                         raise LogPoisoned(self.poison)
-                    new = succeed(self.directory, tail, tail.end, tail.end + len(seal))
+                    new = succeed(self.directory, tail, begin, begin + len(seal))
             except OSError as error:
                 self._refuse(error, f"segments/{name_of(tail.number)}: could not begin the next segment")
         except EventLogError as error:
@@ -371,6 +390,9 @@ class Writer:
             frame = frames.encode(_NOTHING, tail.seq, tail.durable, self.lock.time, MARK, tail.salt)
             self._append(frame)
             tail.marked = tail.durable
+            if tail.headers_end == tail.end:
+                tail.headers += frame
+                tail.headers_end += len(frame)
             tail.end += len(frame)
 
     def dirty(self) -> bool:
