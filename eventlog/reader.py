@@ -50,9 +50,9 @@ class Wanted(NamedTuple):
         """The last seq that there can be."""
         return mark.seq - 1 if self.upto is None else min(self.upto, mark.seq - 1)
 
-    def whole(self, number: int) -> bool:
-        """Is everything in segment `number` wanted, from its beginning on?"""
-        return self.after < number and self[2:] == _EVERYTHING
+    def whole(self, number: int, offset: int) -> bool:
+        """Is everything in segment `number` wanted, from its beginning on, or from a place that is known already?"""
+        return (self.after < number or offset > HEADER_BYTES) and self[2:] == _EVERYTHING
 
     def at_times(self, oldest: int, newest: int) -> bool:
         """Can anything that happened in this range of times be wanted?"""
@@ -202,7 +202,7 @@ class Reader:
             pread = lambda length, at: self._pread(fd, length, at)  # noqa: E731
             walk = following = None
             # An index saves the walk to the first wanted seq, and past what is not wanted. Its CRC holds, and so must that of each frame.
-            index = None if open_one or wanted.whole(number) else self._index(number, fd, size, header.salt)
+            index = None if open_one or wanted.whole(number, offset) else self._index(number, fd, size, header.salt)
             if index is not None:
                 seq, offset = max((seq, offset), index.seek(wanted.after + 1) or (0, 0))
                 offsets = index.offsets(wanted.types, wanted.streams) if wanted.at_times(index.oldest, index.newest) else []
