@@ -39,7 +39,7 @@ _HEADER = struct.Struct("<8sII16sQQQ64sQQ")  # magic, format, name bytes, log id
 _DIGEST_BYTES = 32
 
 
-# What writing costs: two syncs, and by the byte the dump, the encoding and the write (measured: docs/performance.md).
+# What writing costs: two syncs, and by the byte the dump, the encoding and the write (measured: docs/decisions.md).
 WRITE_NS, WRITE_NS_PER_BYTE = 2_000_000, 40
 WORTH = 2  # a snapshot is due when what was folded since the last one cost this many times its writing
 EVENTS_LEAST = 1_000  # a log of a few events is answered at once, and left as it is
@@ -222,14 +222,13 @@ class SnapshotFiles:
                 raise Unusable("a symbolic link") from None
             raise Unusable(f"cannot be read ({error.strerror})", for_good=False) from None
 
-    def prove(self, contents: Contents) -> None:
-        """Is this log the one that was folded, up to that seq? Reading goes on from there without a scan. Raises Unusable."""
+    def prove(self, contents: Contents, head: int) -> None:
+        """Is this log, which ends at `head`, the one that was folded? Reading goes on from there without a scan. Raises Unusable."""
         if contents.log_id != self._directory.id:
             raise Unusable(f"it belongs to the log {contents.log_id.hex()}")
+        if contents.seq > head:
+            raise Unusable(f"it is of seq {contents.seq}, and the log ends at {head}: the log was cut or replaced")
         try:
-            head = self._watermark.head()
-            if contents.seq > head:
-                raise Unusable(f"it is of seq {contents.seq}, and the log ends at {head}: the log was cut or replaced")
             fd, size = segments.open_segment(self._fs, self._directory.segments_fd, contents.segment, self._directory.path, write=False)
             try:
                 start = self._fs.pread(fd, segments.HEADER_BYTES, 0)
@@ -280,7 +279,7 @@ class SnapshotFiles:
                 if one.version == version and one.seq >= seq:
                     try:
                         contents = self._read(fd, one)
-                        self.prove(contents)
+                        self.prove(contents, self.head())
                         return len(contents.body)
                     except Unusable as why:
                         if why.for_good:

@@ -41,7 +41,7 @@ def resume(
             continue
         try:
             contents = files.read(entry)
-            files.prove(contents)
+            files.prove(contents, head)
             try:
                 return projection.load(orjson.loads(contents.body)), entry.seq, len(contents.body)
             except Exception as error:  # noqa: BLE001 - whatever a load of somebody's projection raises, the fold of everything does not
@@ -134,7 +134,7 @@ def look(files: SnapshotFiles, entry: SnapshotEntry, known: Mapping[str, Project
         name = contents.name
         if name in known and known[name].version != entry.version:
             raise Unusable(f"of version {entry.version}, and the fold is at version {known[name].version}")
-        files.prove(contents)
+        files.prove(contents, files.head())
     except Unusable as found:
         why = str(found)
     size, written_ns = files.size_and_time(entry)

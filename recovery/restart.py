@@ -256,7 +256,7 @@ def _opened(tools: Toolbox, branch: str, number: int, found_here: list[Found]) -
     try:
         yield attempt
     finally:
-        attempt.__exit__(None, None, None)
+        attempt._leave()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""P33-P39: folds. Snapshots are not built yet, and come with their own tests: for P33-P37 here is what holds without them, that a state
-which is kept, stopped and begun again is the fold of everything, each event in it once."""
+"""P33-P39: folds. Snapshots have tests of their own (test_snapshots.py): for P33-P37 here is what holds without them, that a state which
+is kept, stopped and begun again is the fold of everything, each event in it once."""
 
 from __future__ import annotations
 
