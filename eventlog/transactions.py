@@ -138,8 +138,9 @@ class Transactions:
             known, debt = self._states.get(projection), self._debts.get(projection)
             if write is None or known is None or debt is None or known[1] != self._writer.view.moves:
                 return False
-            debt.settle(known[0], write(self._snapshots, known[2], known[0]))
-            return debt.size > 0
+            size: int = write(self._snapshots, known[2], known[0])
+            debt.settle(known[0], size)
+            return size > 0
 
     def _written(self) -> Mark:
         """All that this handle knows to be written, durable or not."""

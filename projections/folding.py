@@ -94,8 +94,9 @@ class View(Generic[S]):
         files, debt = self._files, self._debt
         if files is None or not self.due:
             return False
-        debt.settle(self._seq, self.projection.keep(files, self._state, self._seq))
-        return debt.size > 0
+        size = self.projection.keep(files, self._state, self._seq)
+        debt.settle(self._seq, size)
+        return size > 0
 
     def _catch_up(self, upto: int | None, progress: Progress | None) -> None:
         try:
