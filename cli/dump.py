@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from eventlog import EventLog, Recorded
-from eventlog.cli.options import log_argument, read_log
+from eventlog.cli.options import log_argument, read_log, since_option, until_option
 from eventlog.cli.output import as_json, note, when, write
 from eventlog.cli.progress import progress
 
@@ -74,10 +74,13 @@ def _cloud_event(log_id: str) -> Callable[[Recorded], dict[str, Any]]:
 Examples:
   eventlog dump ./log | head
   eventlog dump ./log --redact '(?i)token|password' > for-the-bug-report.jsonl
-  eventlog dump ./log | eventlog append ./copy"""
+  eventlog dump ./log | eventlog append ./copy
+  eventlog dump ./log --since 2026-11-30T14:00:00Z --until 2026-11-30T15:00:00Z"""
 )
 @log_argument
 @click.option("--segment", type=click.IntRange(min=1), metavar="N", help="Only the file of this number (the digits of its name).")
+@since_option
+@until_option
 @click.option("--format", "form", type=click.Choice(["jsonl", "json", "cloudevents"]), default="jsonl", show_default=True)
 @click.option(
     "--redact",
@@ -85,7 +88,7 @@ Examples:
     metavar="PATTERN",
     help="Replace values whose key or text matches this regular expression. May be given more than once.",
 )
-def dump(log: Path, segment: int | None, form: str, redact: tuple[str, ...]) -> None:
+def dump(log: Path, segment: int | None, since: int | None, until: int | None, form: str, redact: tuple[str, ...]) -> None:
     """Print the events of LOG: one JSON object a line, with seq, time, type, stream and data.
 
     The same log gives the same bytes, and `eventlog append` of a dump gives equal events. At damage the dump ends with 3: what was
@@ -100,7 +103,7 @@ def dump(log: Path, segment: int | None, form: str, redact: tuple[str, ...]) -> 
         # A file that grows silently wants a bar; on a terminal the events themselves show that it moves.
         with progress("dump", wanted=sys.stdout is not None and not sys.stdout.isatty()) as report:
             lead = opening
-            for event in handle.read(after, upto=upto):
+            for event in handle.read(after, upto=upto, since=since, until=until):
                 if redactor is not None:
                     event = event._replace(stream=redactor.clean(event.stream), data=redactor.clean(event.data))
                 write(lead + as_json(convert(event)))

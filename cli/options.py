@@ -27,6 +27,27 @@ def age(_ctx: click.Context, _option: click.Parameter, text: str | None) -> int 
     return int(digits) * _UNITS_S[unit]
 
 
+def moment(_ctx: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """`2026-11-30`, `2026-11-30T14:00:00Z` (without a zone: UTC, as it is printed) or `2h` ago, in ns: the callback of an option."""
+    if text is None:
+        return None
+    import time
+    from datetime import UTC, datetime, timedelta
+
+    if text[:-1].isdigit() and text[-1:] in _UNITS_S:
+        return time.time_ns() - (age(_ctx, _option, text) or 0) * 10**9
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time; write 2026-11-30, 2026-11-30T14:00:00Z, or 2h for two hours ago") from None
+    since_epoch = (found if found.tzinfo else found.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since_epoch // timedelta(microseconds=1) * 1000  # not timestamp(): a float has no room for it
+
+
+since_option = click.option("--since", callback=moment, metavar="TIME", help="Only events from then on: 2026-11-30T14:00:00Z, or 2h (ago).")
+until_option = click.option("--until", callback=moment, metavar="TIME", help="Only events up to then.")
+
+
 def user_name() -> str:
     """Who decides, when nobody else is named."""
     import getpass

@@ -10,7 +10,7 @@ import click
 
 from eventlog import Corrupt, EventLog, Recorded
 from eventlog.cli.dump import event_object
-from eventlog.cli.options import SEQ, json_option, log_argument, read_log
+from eventlog.cli.options import SEQ, json_option, log_argument, read_log, since_option, until_option
 from eventlog.cli.output import as_json, escape, flush, on_terminal, say, say_json, when
 
 _WINDOW = 1000  # events looked at first, from the end, when a filter hides some
@@ -21,7 +21,8 @@ _WINDOW = 1000  # events looked at first, from the end, when a filter hides some
 Examples:
   eventlog tail ./log
   eventlog tail ./log -f --type effect.dispatched --stream order-17
-  eventlog tail ./log --after 1200 --json"""
+  eventlog tail ./log --after 1200 --json
+  eventlog tail ./log --since 2h --type effect.classified"""
 )
 @log_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on with new events as they come; Ctrl-C ends.")
@@ -29,6 +30,8 @@ Examples:
 @click.option("--after", type=SEQ, metavar="SEQ", help="All events after this one, instead of the last N.")
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only events of this type. May be given more than once.")
 @click.option("--stream", "streams", multiple=True, metavar="STREAM", help="Only events of this stream. May be given more than once.")
+@since_option
+@until_option
 @json_option
 def tail(
     log: Path,
@@ -37,18 +40,22 @@ def tail(
     after: int | None,
     types: tuple[str, ...],
     streams: tuple[str, ...],
+    since: int | None,
+    until: int | None,
     in_json: bool,
 ) -> None:
     """Print the last events of LOG, oldest first."""
-    if lines is not None and after is not None:
-        raise click.UsageError("-n and --after exclude each other")
+    if lines is not None and (after, since, until) != (None, None, None):
+        raise click.UsageError("-n and --after, --since or --until exclude each other")
+    if follow and until is not None:
+        raise click.UsageError("--follow and --until exclude each other")
     with read_log(log) as handle:
         head = int(handle.head)
         wanted_types, wanted_streams = set(types) or None, set(streams) or None
-        if after is None:
+        if (after, since, until) == (None, None, None):
             events = _last(handle, head, 10 if lines is None else lines, wanted_types, wanted_streams)
         else:
-            events = handle.read(after, types=wanted_types, streams=wanted_streams)
+            events = handle.read(after or 0, types=wanted_types, streams=wanted_streams, since=since, until=until)
         show = _Line(coloured=on_terminal())
         seen = max(head, after or 0)
         for event in events:

@@ -36,4 +36,11 @@ def _load(dumped: dict[str, Any]) -> Counts:
     return Counts(dict(dumped["types"]), dict(dumped["streams"]))
 
 
-COUNTS: Projection[Counts] = Projection("counts", 1, Counts({}, {}), {EVERY_TYPE: _on_any}, _dump, _load)
+def _merge(earlier: Counts, later: Counts) -> Counts:
+    for into, more in zip(earlier, later, strict=True):
+        for name, count in more.items():
+            into[name] = into.get(name, 0) + count
+    return earlier
+
+
+COUNTS: Projection[Counts] = Projection("counts", 1, Counts({}, {}), {EVERY_TYPE: _on_any}, _dump, _load, _merge)

@@ -21,15 +21,22 @@ PROGRESS_EVENTS = 20_000
 
 
 def fold(
-    projection: Projection[S], log: EventLog, upto: int | None = None, *, progress: Progress | None = None, snapshots: bool = True
+    projection: Projection[S],
+    log: EventLog,
+    upto: int | None = None,
+    *,
+    after: int = 0,
+    progress: Progress | None = None,
+    snapshots: bool = True,
 ) -> S:
     """The state after the event `upto` (default: the last). Streams: memory is that of the state, not of the log.
 
-    It begins at the newest snapshot that this log proves, and leaves one when that is worth it and the handle may write; not with
-    `snapshots=False`. `progress(seq, last)` is called every 20,000 events or so. Raises FoldError when a handler raises, and
+    With `after` it begins with nothing behind that event: a window, which has a meaning for what counts. Otherwise it begins at the
+    newest snapshot that this log proves, and leaves one when that is worth it and the handle may write; not with `snapshots=False`.
+    `progress(seq, last)` is called every 20,000 events or so. Raises FoldError when a handler raises, and
     whatever reading raises.
     """
-    view = View(log, projection, snapshots=snapshots)
+    view = View(log, projection, after=after, snapshots=snapshots)
     return view.refresh(upto, progress=progress)[0]
 
 
@@ -38,16 +45,16 @@ class View(Generic[S]):
 
     Safe for use from several threads. A reader must not change what it gets.
     It begins at the newest snapshot, and writes one whenever what was folded since the last has cost more than that, if the handle may
-    write; with `keeps=False` only when `keep` is called. `snapshots=False`: neither.
+    write; with `keeps=False` only when `keep` is called. `snapshots=False`: neither. A view of what came `after` a seq never has any.
     """
 
-    def __init__(self, log: EventLog, projection: Projection[S], *, snapshots: bool = True, keeps: bool = True) -> None:
+    def __init__(self, log: EventLog, projection: Projection[S], *, after: int = 0, snapshots: bool = True, keeps: bool = True) -> None:
         self.log = log
         self.projection = projection
         self._lock = threading.Lock()
         self._state = projection.initial
-        self._seq = 0
-        self._files: SnapshotFiles | None = log.snapshots if snapshots else None
+        self._seq = self._after = after
+        self._files: SnapshotFiles | None = log.snapshots if snapshots and not after else None
         self._keeps = keeps
         self._debt = Debt()
 
@@ -115,7 +122,7 @@ class View(Generic[S]):
         except BaseException:
             # A reader that failed, or Ctrl-C inside a handler: the state may have events in it that _seq does not
             # count, and would get them twice. Begin again.
-            self._state, self._seq = self.projection.initial, 0
+            self._state, self._seq = self.projection.initial, self._after
             raise
         if self._keeps:
             self._keep()

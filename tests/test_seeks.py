@@ -212,3 +212,32 @@ def test_an_index_says_what_was_packed() -> None:
     assert index.offsets(frames.ALL_NAMES, 1) is None
     for damaged in (b"", b"[]", b"{}", b"null", orjson.dumps({"commits": 1}), b'{"types":5}'):
         assert indexes.parse(damaged) is None
+
+
+def test_the_commands_go_back_in_time(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from eventlog.cli.dump import dump
+    from eventlog.cli.fold import fold
+    from eventlog.cli.output import when
+    from eventlog.cli.tail import tail
+
+    path = tmp_path / "log"
+    with EventLog.open(path) as log:
+        times = [log.commit(Event("a.b", {"n": number})).time for number in range(6)]
+
+    def seqs(output: str) -> list[int]:
+        return [orjson.loads(line)["seq"] for line in output.splitlines()]
+
+    runner = CliRunner()
+    third = when(times[2])
+    assert seqs(runner.invoke(dump, [str(path), "--since", third]).output)[0] in (3, 2)  # to the microsecond
+    assert seqs(runner.invoke(dump, [str(path), "--until", when(times[2] + 1000)]).output)[:3] == [1, 2, 3]
+    assert seqs(runner.invoke(tail, [str(path), "--since", "1h", "--json"]).output) == [1, 2, 3, 4, 5, 6]
+    assert runner.invoke(tail, [str(path), "--until", "1h", "--json"]).output == ""
+    assert runner.invoke(tail, [str(path), "--since", "soon"]).exit_code == 2
+    assert runner.invoke(tail, [str(path), "--since", "1h", "-n", "3"]).exit_code == 2
+    assert runner.invoke(tail, [str(path), "-f", "--until", "1h"]).exit_code == 2
+    assert orjson.loads(runner.invoke(fold, [str(path), "--json", "--until", "1h"]).output)["seq"] == 0
+    assert orjson.loads(runner.invoke(fold, [str(path), "--json", "--since", "1h"]).output)["state"]["events"] == 6
+    assert orjson.loads(runner.invoke(fold, [str(path), "--json", "--since", "2999-01-01"]).output)["state"]["events"] == 0
