@@ -23,6 +23,8 @@ COMMANDS = {
     "fold": "fold:fold",
     "status": "status:status",
     "snapshots": "snapshots:snapshots",
+    "stats": "stats:stats",
+    "top": "top:top",
     "effects": "effects:effects",
     "deliveries": "deliveries:deliveries",
     "recover": "recover:recover",

@@ -88,6 +88,15 @@ class Watermark:
         with self._guard, unreadable(self._directory):
             return self._look()[0]._replace(safe=0)
 
+    def extent(self) -> tuple[Mark, int]:
+        """The mark up to which all is there, and up to which byte of its segment the writers say that it is on disk (0: they say nothing).
+
+        Nothing is synced for the answer. Errors as in `durable`.
+        """
+        with self._guard, unreadable(self._directory):
+            mark, _, word = self._look()
+            return mark, word
+
     def durable(self, upto: int | None = None) -> Mark:
         """The mark up to which all is durable, after a sync if that is what it takes. With `upto`, a mark that covers that seq may do.
 
