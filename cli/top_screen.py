@@ -74,9 +74,7 @@ def render(screen: Screen, *, coloured: bool = False, rows: int | None = None) -
         lines += ["", title("probe: our own fdatasync of a page on the same disk")]
         lines += _histogram(screen.probe)
     lines += ["", title("events by type") + "                     total        now"]
-    lines += [
-        f"  {_cut(name):<28} {total:>10} {new / now.seconds if now.seconds else 0:>8.1f}/s" for name, total, new in screen.types[:each]
-    ]
+    lines += [f"  {_cut(name):<28} {total:>10} {now.per_second(new):>8.1f}/s" for name, total, new in screen.types[:each]]
     more = screen.types_more + max(0, len(screen.types) - each)
     if more:
         lines.append(f"  and {more} more types")

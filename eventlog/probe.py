@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from eventlog.errors import EventLogError
 from eventlog.fs import REAL, FileSystem, let_go
@@ -70,7 +71,7 @@ class DiskProbe:
             taken, self._taken = self._taken, []
         return taken
 
-    def __enter__(self) -> DiskProbe:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from eventlog import frames, segments
 from eventlog.directory import Directory
@@ -37,9 +37,9 @@ class LargestCommit(NamedTuple):
 class Survey(NamedTuple):
     """What the frame headers say of the commits up to `head`.
 
-    `bytes`: of all segment files, reserved space included; `commit_bytes`: of the frames with events. `first_ns` and `last_ns`: the times of
-    the first and the last commit. `durable`: the last seq that the writers say is on disk (None: no writer was here since the machine came
-    up, so nobody says anything).
+    `bytes`: of all segment files, reserved space included; `commit_bytes`: of the frames with events. `first_ns` and `last_ns`: the
+    times of the first and the last commit. `durable`: the last seq that the writers say is on disk (None: no writer was here since the
+    machine came up, so nobody says anything).
     """
 
     head: int
@@ -203,7 +203,7 @@ class Gauge:
     def close(self) -> None:
         self._opened.__exit__(None, None, None)
 
-    def __enter__(self) -> Gauge:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What a log is made of, in numbers: the values of `eventlog stats`, as JSON and as metrics. Pure: a survey and two folds in, values out."""
+"""What a log is made of, in numbers: the values of `eventlog stats`, as JSON and as metrics. Pure: a survey and two states in."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def stats_object(stats: Stats, most: int) -> dict[str, Any]:
 
 
 def families(stats: Stats) -> list[Family]:
-    """The metrics of `eventlog stats --prometheus`. Each sample has the label `log`, so that the files of several logs can lie side by side."""
+    """The metrics of `eventlog stats --prometheus`. Each sample has the label `log`: the files of several logs can lie side by side."""
     survey = stats.survey
     log = {"log": stats.log}
     largest = survey.largest
