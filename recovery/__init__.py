@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         UnresolvedIntents,
         WrongDecision,
     )
+    from eventlog.recovery.observing import ObservedEffect, Observer, ObserverFailed
     from eventlog.recovery.ops import Limits
     from eventlog.recovery.people import Decided, HumanDecision, history, list_intents, resolve, resolve_each
     from eventlog.recovery.reconciler import Diverged, NeedsPerson, Reconciled, ReconcilerFailed, SyncTask
@@ -92,6 +93,9 @@ __all__ = [
     "NonDeterminism",
     "NotSent",
     "NotYet",
+    "ObservedEffect",
+    "Observer",
+    "ObserverFailed",
     "PassThrough",
     "Reconciled",
     "ReconcilerFailed",
@@ -148,6 +152,9 @@ _HOMES = {
     "NonDeterminism": "eventlog.recovery.errors",
     "NotSent": "eventlog.recovery.errors",
     "NotYet": "eventlog.recovery.errors",
+    "ObservedEffect": "eventlog.recovery.observing",
+    "Observer": "eventlog.recovery.observing",
+    "ObserverFailed": "eventlog.recovery.observing",
     "Recovery": "eventlog.recovery.restart",
     "Rejected": "eventlog.recovery.errors",
     "RetryPolicy": "eventlog.recovery.tool",

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import threading
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +16,7 @@ from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import EffectsState, Intent
 from eventlog.projections.intent import IntentId, IntentState, attempt_text, intent_id
 from eventlog.recovery.core import AttemptCore, owner_name
-from eventlog.recovery.decide import attempt_status
+from eventlog.recovery.decide import attempt_status, effective_class
 from eventlog.recovery.drive import drive, drive_async
 from eventlog.recovery.errors import (
     AttemptBusy,
@@ -29,6 +30,7 @@ from eventlog.recovery.errors import (
     UnresolvedIntents,
 )
 from eventlog.recovery.guard import Guard
+from eventlog.recovery.observing import observing
 from eventlog.recovery.sealed import inside_tool
 from eventlog.recovery.tool import Tool
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Attempt", "CancelStatus", "Cancellation"]
 
 POLL_S = 0.005
+_UNOBSERVED: AbstractContextManager[None] = nullcontext()
 
 
 class CancelStatus(enum.StrEnum):
@@ -171,7 +174,8 @@ class Attempt:
                 with flying:  # one at a time: whoever comes second finds the first one's record
                     pass
         try:
-            return drive(guard, guard.call(tool, named, body, id_), self._release_when_idle)
+            with self._observed(text, tool):
+                return drive(guard, guard.call(tool, named, body, id_), self._release_when_idle)
         finally:
             self._land(text, mine)
 
@@ -187,7 +191,8 @@ class Attempt:
         while (mine := self._take_off(text)) is None:
             await asyncio.sleep(POLL_S)  # the first one may be a coroutine of this loop, or a thread
         try:
-            return await drive_async(guard, guard.call(tool, named, body, id_), self._release_when_idle)
+            with self._observed(text, tool):
+                return await drive_async(guard, guard.call(tool, named, body, id_), self._release_when_idle)
         finally:
             self._land(text, mine)
 
@@ -232,6 +237,20 @@ class Attempt:
         mine.release()
         if self._closed:
             self._release_when_idle()
+
+    def _observed(self, text: str, tool: Tool | None, by: str = "guard") -> AbstractContextManager[None]:
+        observer, guard = self._toolbox.observer, self._guard
+        if observer is None or guard is None:
+            return _UNOBSERVED
+        known = guard.core.get(text)
+        if tool is not None:
+            name, class_ = tool.spec.name, tool.spec.effect_class
+        elif known is not None:
+            name, class_ = known.tool, known.effect_class
+        else:
+            return _UNOBSERVED
+        worst = class_ if known is None else effective_class(known.effect_class, class_)
+        return observing(observer, guard.core, text, name, worst, by)
 
     # -- cancelling ---------------------------------------------------------------------------------------------------------
 
@@ -300,14 +319,16 @@ class Attempt:
         if self._guard is None:
             raise EffectError(f"{self.name} is not open")
         guard = Guard(self._guard.core, self._toolbox.blobs, self._toolbox.limits, by=by, patience_s=patience_s)
-        return drive(guard, guard.finish(tool, text), self._release_when_idle, run_async=True)
+        with self._observed(text, tool, by):
+            return drive(guard, guard.finish(tool, text), self._release_when_idle, run_async=True)
 
     async def _afinish(self, tool: Tool | None, text: str, by: str, patience_s: float) -> Any:
         """The same on the running event loop, for tools that live on it."""
         if self._guard is None:
             raise EffectError(f"{self.name} is not open")
         guard = Guard(self._guard.core, self._toolbox.blobs, self._toolbox.limits, by=by, patience_s=patience_s)
-        return await drive_async(guard, guard.finish(tool, text), self._release_when_idle)
+        with self._observed(text, tool, by):
+            return await drive_async(guard, guard.finish(tool, text), self._release_when_idle)
 
     def _state_of(self, text: str) -> IntentState | None:
         intent = self._guard.core.get(text) if self._guard is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -221,7 +222,8 @@ def _resolve(tools: Toolbox, report: Recovery, concurrency: int, patience_s: flo
             resolve_branch(branch, attempts)
         return
     with ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="eventlog-recover") as pool:
-        for done in [pool.submit(resolve_branch, branch, attempts) for branch, attempts in work]:
+        # Each in the caller's context, so that what it has (a trace, a deadline) goes along.
+        for done in [pool.submit(contextvars.copy_context().run, resolve_branch, branch, attempts) for branch, attempts in work]:
             done.result()
 
 

@@ -15,6 +15,7 @@ from eventlog.projections.intent import EffectClass
 from eventlog.recovery.attempt import Attempt
 from eventlog.recovery.blobs import Blobs
 from eventlog.recovery.errors import BadTool
+from eventlog.recovery.observing import Observer
 from eventlog.recovery.ops import Limits
 from eventlog.recovery.tool import KeyScope, RetryPolicy, Tool, make_tool
 
@@ -35,13 +36,15 @@ class Toolbox:
         receipt = attempt.call(charge, amount=10)
     """
 
-    def __init__(self, log: EventLog, limits: Limits | None = None) -> None:
+    def __init__(self, log: EventLog, limits: Limits | None = None, *, observer: Observer | None = None) -> None:
+        """`observer` is shown each effect (observing.py; otel.py makes spans of them)."""
         if log.read_only:
             raise ReadOnly(f"{log.path}: a Toolbox records every effect; open the log for writing")
         self.log = log
         self.limits = limits if limits is not None else Limits()
         self.view: View[EffectsState] = View(log, EFFECTS, keeps=False)  # kept when an attempt is over: no call waits for it
         self.blobs = Blobs(log.path)
+        self.observer = observer
         self._tools: dict[str, Tool] = {}
 
     def tool(self, effect_class: EffectClass = EffectClass.NON_IDEMPOTENT, /, **options: Any) -> Callable[[Callable[..., Any]], Tool]:
