@@ -26,7 +26,8 @@ class ObservedEffect:
 
     Known from the beginning: `intent` (`branch@attempt:step`), `tool`, `effect_class`. Known at the end: `state`, `tries` (how often it was
     sent in all, by earlier runs too), `sent` (how often of them in this call), `replayed` (it was over before: the recorded outcome was
-    given, nothing was sent), `source` (where the outcome comes from: "call", "resend", "reconciled", "human"; None without one).
+    given, nothing was sent), `source` (who brought it to its end, or left it to a person: "call", "resend", "reconciled",
+    "human", "recovery", "cancel"; None: nobody yet).
     """
 
     intent: str

@@ -15,7 +15,7 @@
 | eventlog.effect.try           | the number of the last try, over all runs; 0: never sent                                          |
 | eventlog.effect.sent          | tries in this span                                                                                |
 | eventlog.effect.replayed      | true: it was over before, and its recorded outcome was given                                      |
-| eventlog.effect.source        | where the outcome comes from: call, resend, reconciled, human                                      |
+| eventlog.effect.source        | who brought it to its end: call, resend, reconciled, human, recovery, cancel                       |
 
 Spans hold no arguments, no results and no messages of errors, all of which may repeat what a model or a user said. The span is the current
 one while the tool runs, so that what the tool does (an HTTP call) becomes its child.
