@@ -166,6 +166,7 @@ class Watermark:
             except OSError:  # no writer was here, or we may not look: then the segments themselves tell
                 return None, 0
             self._inode = fs.fstat(self._lock_fd).st_ino
+            self._seen = None  # epochs of another file are other epochs
         self._names_of = names
         data = fs.pread(self._lock_fd, tailrecord.READ_BYTES, 0)
         record = tailrecord.parse(data)
