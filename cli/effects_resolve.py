@@ -32,6 +32,8 @@ Examples:
 @click.option("--not-happened", "decision", flag_value="not_happened", help="It did not: the next run sends it, with the same key.")
 @click.option("--retry", "decision", flag_value="retry", help="Perhaps it did; the next run sends it all the same.")
 @click.option("--abandon", "decision", flag_value="abandon", help="Nobody knows; the branch goes on without it.")
+@click.option("--approve", "decision", flag_value="approve", help="It waits for an approval: it may be sent.")
+@click.option("--deny", "decision", flag_value="deny", help="It waits for an approval: it is not sent, and its call fails.")
 @click.option("--reason", required=True, help="How you know; whoever reads the log later was not there.")
 @click.option("--actor", metavar="NAME", help="Who decides.  [default: the user's name]")
 @click.option("--outcome", metavar="JSON", help="With --happened: what the call would have returned.")
@@ -85,7 +87,7 @@ def resolve_effect(
 
 def _check(intents: tuple[str, ...], filtered: bool, decision: str | None, outcome: str | None, seen: int | None) -> None:
     if decision is None:
-        raise click.UsageError("decide: one of --happened, --not-happened, --retry, --abandon")
+        raise click.UsageError("decide: one of --happened, --not-happened, --retry, --abandon, --approve, --deny")
     if bool(intents) == filtered:
         raise click.UsageError("name intents, or choose them by --state, --class, --older-than, --branch: one of the two")
     if outcome is not None and decision != "happened":

@@ -160,6 +160,8 @@ def line(intent: Intent) -> str:
     """An intent in a line: what it is, what is known of it, since when."""
     verdict = intent.verdict
     known = f"{intent.state.value}: {verdict.value}" if verdict is not None else intent.state.value
+    if intent.waits_for_approval:
+        known = "pending: waits for an approval"
     reason = f"  ({escape(intent.reason)})" if intent.reason else ""
     since = when(intent.dispatched_ns or intent.pending_ns)[:19]
     return f"{escape(str(intent.id))}  {escape(intent.tool)}  {intent.effect_class.value}  {known}, since {since}Z{reason}"

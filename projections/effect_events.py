@@ -3,7 +3,8 @@
 | type               | stream  | fields                                                                                              |
 |--------------------|---------|-----------------------------------------------------------------------------------------------------|
 | effect.pending     | intent  | branch, attempt, step, tool, version, class, digest, args or args_blob, key, key_scope, policy; and |
-|                    |         | where they apply: operation, key_ttl_ms, settle_after_ms, deadline_ns, timeout_ms, retry, reconcile  |
+|                    |         | where they apply: operation, key_ttl_ms, settle_after_ms, deadline_ns, timeout_ms, retry, reconcile, |
+|                    |         | approval (true: not sent before a person has approved)                                              |
 | effect.dispatched  | intent  | try, pid, by; resend (true when an earlier try may have been sent)                                   |
 | effect.evidence    | intent  | external_id: what the receiver calls it, noted by the tool while it runs                             |
 | effect.not_sent    | intent  | try, error, retry_at_ns: that try surely did not leave; another may follow                           |
@@ -64,7 +65,7 @@ RESOLVED: Final = "effect.resolved"
 CANCELLED: Final = "attempt.cancelled"
 
 Kind = Literal["ok", "error", "unencodable"]
-Decision = Literal["happened", "not_happened", "retry", "abandon", "indeterminate", "dropped", "superseded"]
+Decision = Literal["happened", "not_happened", "retry", "abandon", "approve", "deny", "indeterminate", "dropped", "superseded"]
 
 POLICY_VERSION: Final = 1
 _event: Callable[[tuple[str, dict[str, Any], str]], Event] = functools.partial(tuple.__new__, Event)  # without a call in Python

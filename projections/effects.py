@@ -59,6 +59,8 @@ def _on_dispatched(state: EffectsState, event: Recorded) -> EffectsState:
     intent = _get(state, event, _P, _D)
     if intent.state is _D and not data.get("resend"):
         raise ImpossibleTransition(f"effect.dispatched for {event.stream}, which is dispatched already, without resend")
+    if intent.waits_for_approval:
+        raise ImpossibleTransition(f"effect.dispatched for {event.stream}, which nobody has approved")
     if data["try"] != intent.tries + 1:
         raise ImpossibleTransition(f"effect.dispatched for {event.stream} with try {data['try']} after try {intent.tries}")
     record = state.attempts[intent.id.attempt_text]
@@ -152,6 +154,8 @@ _DECISIONS: dict[str, tuple[tuple[IntentState, ...], IntentState | None]] = {
     "not_happened": ((_D, _I), None),  # Pending again, or Cancelled
     "retry": ((_D, _I), None),  # the same, though it may have happened
     "abandon": ((_P, _D, _I), _A),
+    "approve": ((_P,), None),  # it may be sent now
+    "deny": ((_P,), None),  # an error outcome and committed follow in the same commit
     "indeterminate": ((_D,), _I),
     "dropped": ((_P, _D), _X),
     "superseded": ((_P,), _X),
@@ -171,6 +175,8 @@ def _on_resolved(state: EffectsState, event: Recorded) -> EffectsState:
         _reopen(state, intent, event.seq)
         return state
     intent.version = event.seq
+    if decision == "approve":
+        intent.approved_seq = event.seq
     if rule[1] is not None:
         state.move(intent, rule[1])
     return state
@@ -207,4 +213,4 @@ HANDLERS: dict[str, Handler[EffectsState]] = {
     ev.CANCELLED: _on_attempt_cancelled,
 }
 
-EFFECTS: Projection[EffectsState] = Projection("effects", 1, NOTHING, HANDLERS, dump_state, load_state)
+EFFECTS: Projection[EffectsState] = Projection("effects", 2, NOTHING, HANDLERS, dump_state, load_state)

@@ -23,10 +23,12 @@ class Intent:
 
     `version` is the seq of its last event: name it when you decide (compare-and-swap). `request` is the data of effect.pending and
     is dropped, like `external_ids` and `error`, once the intent is finished: a state must not grow with what is over. `outcome_seq` leads
-    to the outcome. `resent`: an earlier try than the last may have been sent too.
+    to the outcome. `resent`: an earlier try than the last may have been sent too. `needs_approval`: nothing is sent before a person has
+    approved it; `approved_seq` is where that was recorded.
     """
 
     __slots__ = (
+        "approved_seq",
         "classified",
         "digest",
         "dispatched_ns",
@@ -37,6 +39,7 @@ class Intent:
         "first_seq",
         "id",
         "late_seq",
+        "needs_approval",
         "outcome_kind",
         "outcome_seq",
         "pending_ns",
@@ -76,6 +79,8 @@ class Intent:
         self.late_seq: int | None = None
         self.resource: str | None = data.get("resource")
         self.resent = False
+        self.needs_approval: bool = data.get("approval") is True
+        self.approved_seq: int | None = None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -86,8 +91,13 @@ class Intent:
 
     @property
     def needs_decision(self) -> bool:
-        """Only a person can close it."""
-        return self.state is IntentState.INDETERMINATE
+        """Only a person can close it, or let it go on."""
+        return self.state is IntentState.INDETERMINATE or self.waits_for_approval
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """It was never sent, and a person has to say whether it may be."""
+        return self.needs_approval and self.approved_seq is None and self.state is _PENDING
 
     def __repr__(self) -> str:
         return f"<Intent {self.id} {self.tool} {self.state.value}, version {self.version}>"

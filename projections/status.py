@@ -131,7 +131,7 @@ def _load(dumped: dict[str, Any]) -> Status:
 
 STATUS: Projection[Status] = Projection(
     "status",
-    2,
+    3,
     Status(effects.NOTHING, DeliveriesState()),
     {
         **{type_: _with_effects(handler) for type_, handler in effects.HANDLERS.items()},

@@ -3,8 +3,8 @@
 A write is a function of the state: `decide(intent, cancelled) -> events`, and no decision may rest on what is no longer so. Whoever owns
 the branch is the only one to write about its Pending and Dispatched intents, so there a lock in this process is enough (an Expect on
 each commit would have every writer read what the 15 others wrote: a third of the throughput of 16 threads, measured). About an
-Indeterminate or finished intent a person may decide at any moment: there the commit names what was seen, and a conflict has the decision
-made anew.
+Indeterminate or finished intent, or one that waits for an approval, a person may decide at any moment: there the commit names what was
+seen, and a conflict has the decision made anew.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class AttemptCore:
             if not events:
                 return None
             expect = None
-            if intent is not None and intent.state not in _OURS:
+            if intent is not None and (intent.state not in _OURS or intent.waits_for_approval):
                 expect = Expect((text,), known.seen)
             leaves = events[0][0] in _LEAVING  # such an event is written alone
             if leaves:

@@ -14,6 +14,7 @@ from eventlog.recovery.answers import Answer, DidNotHappen, Happened, InProgress
 
 __all__ = [
     "Action",
+    "Approval",
     "Ask",
     "Close",
     "Expire",
@@ -54,6 +55,7 @@ class Facts(NamedTuple):
     overwritten: bool = False
     alive: bool = False  # the call of the last try is still running in this process
     tries_max: int = TRIES_MAX
+    unapproved: bool = False  # a person has to say first that it may be sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,17 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Approval:
+    """Nothing is sent before a person has approved it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """Nothing is open."""
 
 
 _SEND, _RESEND = Send(), Send(resend=True)
-Action = Send | Ask | Close | Expire | Later | Leave | Nothing
+Action = Send | Ask | Approval | Close | Expire | Later | Leave | Nothing
 
 
 def effective_class(recorded: EffectClass, current: EffectClass | None) -> EffectClass:
@@ -138,7 +145,7 @@ def _pending(facts: Facts) -> Action:
         return Close("superseded", "a newer attempt of the branch is in the log")
     if facts.deadline_ns is not None and facts.now_ns >= facts.deadline_ns:
         return Expire()
-    return _SEND
+    return Approval() if facts.unapproved else _SEND
 
 
 def _cancelled(facts: Facts) -> Action:

@@ -10,6 +10,7 @@
     ├── UnresolvedIntents                    an older attempt left intents that may have been sent
     ├── StaleAttempt                         the branch has a newer attempt
     ├── AttemptCancelled                     the attempt was cancelled; nothing of it is sent any more
+    ├── NeedsApproval                        never sent: a person has to approve it first
     ├── NotYet                               never sent, and the receiver asked to wait longer than recovery does
     ├── StillRunning                         a decision about a call that is still being made
     ├── WrongDecision                        a decision that does not fit the state, or a version that has moved on
@@ -38,6 +39,7 @@ __all__ = [
     "EffectError",
     "EffectFailed",
     "Indeterminate",
+    "NeedsApproval",
     "NonDeterminism",
     "NotSent",
     "NotYet",
@@ -99,6 +101,15 @@ class StaleAttempt(EffectError):
 
 class AttemptCancelled(EffectError):
     """Nothing of this attempt may be sent any more."""
+
+
+class NeedsApproval(EffectError):
+    """`intent` was recorded and not sent: a person has to approve it. Make the same call again then, with the same `step=`, or run the
+    attempt again: it is not sent twice."""
+
+    def __init__(self, intent: str) -> None:
+        super().__init__(f"{intent} waits for an approval, and was not sent; decide with: eventlog effects resolve LOG {intent} --approve")
+        self.intent = intent
 
 
 class NotYet(EffectError):

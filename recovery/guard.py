@@ -28,7 +28,7 @@ from eventlog.recovery.answers import Answer, IntentView, Unknown
 from eventlog.recovery.blobs import Blobs
 from eventlog.recovery.context import ToolContext
 from eventlog.recovery.core import AttemptCore
-from eventlog.recovery.errors import Abandoned, AttemptCancelled, EffectFailed, Indeterminate, NotYet, StaleAttempt
+from eventlog.recovery.errors import Abandoned, AttemptCancelled, EffectFailed, Indeterminate, NeedsApproval, NotYet, StaleAttempt
 from eventlog.recovery.failures import Failure, judge
 from eventlog.recovery.ops import AskHook, Invoke, Limits, Op, Sleep, Steps, Store, Write
 from eventlog.recovery.records import Records, error_data, outcome_or_late
@@ -132,6 +132,8 @@ class Guard:
                     return value
             elif isinstance(action, decide.Leave):
                 yield from self._leave(intent, facts, action.reason)
+            elif isinstance(action, decide.Approval):
+                raise NeedsApproval(text)
             else:
                 # Never sent, or sent and only the tool could go on: nothing to record, somebody who has the tool will come.
                 raise Indeterminate(text, f"the tool {intent.tool!r} is not registered here", time.time_ns())
@@ -157,6 +159,7 @@ class Guard:
             overwritten=intent.resource is not None and core.overwritten(intent),
             alive=intent.id.text in core.running,
             tries_max=self.limits.tries_max,
+            unapproved=(intent.needs_approval or (spec is not None and spec.approval)) and intent.approved_seq is None,
         )
 
     def _send(self, tool: Tool, intent: Intent, resend: bool) -> Steps:

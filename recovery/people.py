@@ -19,14 +19,16 @@ from eventlog.recovery.values import canonical
 
 __all__ = ["Decided", "HumanDecision", "decide_human", "history", "list_intents", "resolve", "resolve_each"]
 
-HumanDecision = Literal["happened", "not_happened", "retry", "abandon"]
-_DECISIONS: tuple[HumanDecision, ...] = ("happened", "not_happened", "retry", "abandon")
+HumanDecision = Literal["happened", "not_happened", "retry", "abandon", "approve", "deny"]
+_DECISIONS: tuple[HumanDecision, ...] = ("happened", "not_happened", "retry", "abandon", "approve", "deny")
 _S = IntentState
 _OPEN_TO: dict[str, tuple[IntentState, ...]] = {
     "happened": (_S.PENDING, _S.DISPATCHED, _S.INDETERMINATE),
     "not_happened": (_S.DISPATCHED, _S.INDETERMINATE),
     "retry": (_S.DISPATCHED, _S.INDETERMINATE),
     "abandon": (_S.PENDING, _S.DISPATCHED, _S.INDETERMINATE),
+    "approve": (_S.PENDING,),
+    "deny": (_S.PENDING,),
 }
 
 
@@ -85,9 +87,14 @@ def decide_human(
         )
     if intent.state not in _OPEN_TO[decision]:
         raise WrongDecision(f"{text}: it is {intent.state.value}, where {decision} decides nothing")
+    if decision in ("approve", "deny") and intent.approved_seq is not None:
+        raise WrongDecision(f"{text}: it was approved at seq {intent.approved_seq}")
     if outcome is not None and decision != "happened":
         raise WrongDecision(f"{text}: an outcome belongs to the decision happened, not to {decision}")
     resolved = ev.resolved(text, decision, reason=reason, actor=actor, source="human", seen=expected_version)
+    if decision == "deny":
+        denied = {"type": "Denied", "message": f"denied by {actor}: {reason}", "verdict": "not_sent"}
+        return (resolved, *ev.completed(text, kind="error", try_number=intent.tries, source="human", result={"error": denied}))
     if decision != "happened":
         return (resolved,)
     try:
@@ -112,6 +119,8 @@ def resolve(
     - "happened": Committed, with `outcome` (a JSON value) as its result.
     - "not_happened", "retry": Pending again; the next recovery or restart sends it, with the same key ("retry" says: perhaps it
       happened, do it all the same).
+    - "approve": what waits for an approval may be sent; its caller makes the call again, or recovery sends it.
+    - "deny": it is not sent; its call raises NotSent with the reason. Both are for intents that were never sent.
     - "abandon": closed without an answer; the branch may go on, and its call raises Abandoned.
 
     In a cancelled attempt, "not_happened" and "retry" close the intent: nothing of it is sent any more.
@@ -129,8 +138,8 @@ def _record(
         state, seq = view.refresh()
         found = state.intents.get(text)
         events = decide_human(found, text, decision, expected_version=expected_version, actor=actor, reason=reason, outcome=outcome)
-        # Nobody but the owner of the branch may write about an intent that is not indeterminate: be the owner meanwhile.
-        alone = found is None or found.state is _S.INDETERMINATE
+        # Nobody but the owner of the branch may write about an intent that does not wait for a person: be the owner meanwhile.
+        alone = found is None or found.needs_decision
         owner = None if alone else log.own(owner_name(id_.branch))
         if owner is None and not alone:
             raise _alive(text)
@@ -185,7 +194,7 @@ def resolve_each(
                 state, seq = view.refresh()
                 found = state.intents.get(text)
                 events = decide_human(found, text, decision, expected_version=version, actor=actor, reason=reason, outcome=outcome)
-                if found is not None and found.state is not _S.INDETERMINATE and log.owned(owner_name(id_.branch)):
+                if found is not None and not found.needs_decision and log.owned(owner_name(id_.branch)):
                     raise _alive(text)
                 yield Decided(text, _would_be(state, id_, events, seq))
                 continue
@@ -211,7 +220,7 @@ def _would_be(state: EffectsState, id_: IntentId, events: Sequence[Event], seq: 
 
 def _is_recorded(log: EventLog, intent: Intent, decision: HumanDecision, version: int, *, actor: str, reason: str, outcome: Any) -> bool:
     """Is this very decision the first that came after `version`, or, if nothing came, the last thing that is known of the intent?"""
-    text, long = str(intent.id), 3 if decision == "happened" else 1  # happened: resolved, outcome, committed
+    text, long = str(intent.id), 3 if decision in ("happened", "deny") else 1  # resolved, outcome, committed
     after = version if intent.version > version else intent.version - long
     events: list[Recorded] = []
     for event in log.read(max(after, 0), upto=intent.version, streams={text}):

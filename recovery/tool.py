@@ -64,6 +64,7 @@ class ToolSpec:
     deadline_s: float | None
     resource: str | None
     emits: bool
+    approval: bool
     retry: RetryPolicy
     not_sent: tuple[type[BaseException], ...]
     rejects: tuple[type[BaseException], ...]
@@ -185,6 +186,7 @@ def make_tool(
     deadline: timedelta | float | None,
     resource: str | None,
     emits: bool,
+    approval: bool,
     retry: RetryPolicy,
     not_sent: tuple[type[BaseException], ...],
     rejects: tuple[type[BaseException], ...],
@@ -220,6 +222,7 @@ def make_tool(
         "settle_after_ms": _ms(settle_after) or None,
         "timeout_ms": _ms(timeout),
         "reconcile": getattr(reconcile, "__qualname__", type(reconcile).__name__) if reconcile is not None else None,
+        "approval": True if approval else None,
         "retry": {"attempts_max": retry.attempts_max} if retry.attempts_max > 1 else None,
     }
     spec = ToolSpec(
@@ -238,6 +241,7 @@ def make_tool(
         deadline_s=_seconds(deadline),
         resource=resource,
         emits=emits,
+        approval=approval,
         retry=retry,
         not_sent=not_sent,
         rejects=rejects,

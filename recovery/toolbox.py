@@ -80,6 +80,7 @@ class Toolbox:
         decode: Callable[[Any], Any] | None = None,
         resource: str | None = None,
         emits: bool = False,
+        approval: bool = False,
     ) -> Tool:
         """Guard any callable, without a decorator; it is called without ctx unless `takes_ctx`.
 
@@ -91,6 +92,7 @@ class Toolbox:
         - `timeout` (seconds or timedelta) of one try; a try that exceeds it is Unknown. `deadline`: nothing is sent so long after Pending.
         - `not_sent`, `rejects`: exception classes that say so; `classify(error)` may translate one into NotSent, Rejected or Unknown.
         - `encode`, `decode`: from a result to JSON and back. `resource`: the argument that names what an IDEMPOTENT tool overwrites.
+        - `approval`: a person has to approve each call before it is sent (destructive tools); until then the call raises NeedsApproval.
         - `emits`: a TRANSACTIONAL tool whose whole effect is ctx.emit(event).
 
         Raises BadTool when the class lacks what it needs at recovery, and for a name that is taken.
@@ -110,6 +112,7 @@ class Toolbox:
             deadline=deadline,
             resource=resource,
             emits=emits,
+            approval=approval,
             retry=retry,
             not_sent=not_sent,
             rejects=rejects,
