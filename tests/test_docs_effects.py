@@ -19,8 +19,10 @@ def test_the_examples_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     for block in blocks:
         exec(compile(block, "docs/effects.md", "exec"), {})
+    approved = ["clean-up@1:drop", "dropped old"]
+    undone = ["released hotel-17", "released train-17"]
     watched = [f"sum@1:1 double committed 1 {replayed}" for replayed in (False, True)]
-    assert capsys.readouterr().out.split("\n") == ["10", "letter-1@1:1", "delivered", "True", *watched, ""]
+    assert capsys.readouterr().out.split("\n") == ["10", "letter-1@1:1", "delivered", *approved, *undone, "True", *watched, ""]
 
 
 def table(heading: str) -> dict[str, list[str]]:

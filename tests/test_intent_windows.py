@@ -44,6 +44,7 @@ def crash(tmp_path: Path, point: str) -> tuple[Intent, Recovery, list[Any]]:
 
 
 def test_window_a_was_never_sent(tmp_path: Path) -> None:
+    """Row 7 of research/effects.md as well: what was accepted is on disk before anything else happens."""
     intent, report, witness = crash(tmp_path, "after-pending")
     assert intent.state is IntentState.PENDING
     assert [found.verdict for found in report.intents] == ["never sent"]
