@@ -110,7 +110,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         pressed = os.read(fd, 64)
         return not pressed or b"q" in pressed.lower()  # nothing: the terminal is gone
 
-    tty.setcbreak(fd)  # Ctrl-C stays what it is
+    tty.setcbreak(fd, termios.TCSANOW)  # Ctrl-C stays what it is; a q that was pressed while the log was folded counts
     try:
         yield pause
     finally:

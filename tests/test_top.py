@@ -433,6 +433,26 @@ def test_live_on_a_terminal_beside_a_writer(tmp_path: Path, end: str, code: int)
     assert "\u202e".encode() not in seen
 
 
+def test_a_q_that_came_before_the_first_screen_counts(tmp_path: Path) -> None:
+    path = made(tmp_path / "log")
+    leader, follower = pty.openpty()
+    os.write(leader, b"q")
+    child = subprocess.Popen([*DOOR, "top", path], stdin=follower, stdout=follower, env={**os.environ, "TERM": "xterm"})
+    poll = select.poll()
+    poll.register(leader, select.POLLIN)
+    try:
+        deadline = time.monotonic() + 120
+        while child.poll() is None and time.monotonic() < deadline:
+            if poll.poll(10):
+                os.read(leader, 65536)
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(leader)
+        os.close(follower)
+
+
 def test_a_terminal_that_goes_away_ends_it(tmp_path: Path) -> None:
     path = made(tmp_path / "log")
     leader, follower = pty.openpty()
