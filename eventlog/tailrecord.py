@@ -26,6 +26,9 @@ READ_BYTES = WORD_OFFSET + 16
 
 _MAGIC = b"\xf5evt"
 _RECORD = struct.Struct("<16sQQQQQQQ")
+_WHERE = struct.Struct("<16sQQQ")  # the first half of a record: boot, inode, epoch, segment
+_SAME = struct.Struct("<4sI40sQQQQ")
+_ENDS = struct.Struct("<40sQQQQ")
 _WORD = struct.Struct("<QQ")
 _OFFSET_BITS = 40
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
@@ -59,6 +62,27 @@ def parse(data: bytes) -> TailRecord | None:
     if data[:4] != _MAGIC or len(packed) < _RECORD.size or crc32(packed) != int.from_bytes(data[4:8], "little"):
         return None
     return TailRecord(*_RECORD.unpack(packed))
+
+
+def where(record: TailRecord) -> bytes:
+    """What stays the same in a record from commit to commit: its boot, inode, epoch and segment, packed."""
+    return _WHERE.pack(*record[:4])
+
+
+def pack_end(place: bytes, end: int, seq: int) -> bytes:
+    """`pack` for a record of this `where` without a suspect: a commit among several writers makes one."""
+    packed = _ENDS.pack(place, end, seq, 0, 0)
+    return _MAGIC + crc32(packed).to_bytes(4, "little") + packed
+
+
+def parse_end(data: bytes, place: bytes) -> tuple[int, int] | None:
+    """The end and the next seq that a record of this `where` tells. None: it is another one, or suspects something, or does not check."""
+    if len(data) < RECORD_BYTES:
+        return None
+    magic, check, found, end, seq, suspect, _ = _SAME.unpack_from(data)
+    if found != place or suspect or magic != _MAGIC or crc32(data[8:RECORD_BYTES]) != check:
+        return None
+    return end, seq
 
 
 def pack_word(epoch: int, durable: int) -> bytes:

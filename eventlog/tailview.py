@@ -6,18 +6,18 @@ answer, the bytes decide, never the record: it only saves looking. All methods b
 
 from __future__ import annotations
 
-import contextlib
 from typing import NamedTuple
 
 from eventlog import tailrecord
 from eventlog.directory import Directory
 from eventlog.examine import scan
 from eventlog.frames import FRAME_HEADER_BYTES
-from eventlog.fs import FileSystem, let_go
+from eventlog.fs import let_go
 from eventlog.lock import WriterLock
 from eventlog.opening import Tail, find_tail
 from eventlog.tailrecord import READ_BYTES, RECORD_BYTES, TailRecord
 
+_UNKNOWN = b"unknown"  # no record begins with it
 _SHARED_FOR = 16  # commits for which a meeting with another writer is remembered
 
 
@@ -33,14 +33,15 @@ class Position(NamedTuple):
 class TailView:
     """Where the log ends, as this handle knows it: `tail`; the record that says so: `record`; how far that goes: `told`.
 
-    `shared`: others were writing lately. `moves` counts how often the tail was found where it should not be: what was folded from beyond
-    it may be gone. `lost`: frames of this handle, which nobody had confirmed, are gone. `mended` says what was found torn, a line each.
+    `where`: what each record says of the open segment, beside its end. `shared`: others were writing lately. `moves` counts how often the
+    tail was found where it should not be: what was folded from beyond it may be gone. `lost`: frames of this handle, which nobody had
+    confirmed, are gone. `mended` says what was found torn, a line each.
     `retired` are descriptors that a sync in another thread may still be using.
     """
 
     def __init__(self, directory: Directory, lock: WriterLock) -> None:
         self.lock = lock
-        self.record = b""
+        self.record = self.where = b""
         self.told = 0
         self.moves = 0
         self.lost = False
@@ -55,35 +56,32 @@ class TailView:
         """Make the view true: others may have appended, rotated, cut, or died in the middle of a write. Raises OSError, Corrupt, …"""
         fs, tail = self._fs, self.tail
         end = tail.end
-        self._catch_up(fs, tail)
-        self.shared = _SHARED_FOR if self.tail is not tail or tail.end != end else max(0, self.shared - 1)
-
-    def _catch_up(self, fs: FileSystem, tail: Tail) -> None:
         data = fs.pread(self.lock.fd, READ_BYTES, 0)
-        if not data.startswith(self.record) and not self._adopt(data):
+        if not data.startswith(self.record) and not self.adopt(data):
             self.find()
         elif fs.pread(tail.fd, FRAME_HEADER_BYTES, tail.end).strip(b"\0") and not self._extend():
             self.find()
+        self.shared = _SHARED_FOR if self.tail is not tail or tail.end != end else max(0, self.shared - 1)
 
-    def _adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes) -> bool:
         """Take over what another process says of the segment that we have open. False: look for yourself."""
-        record = tailrecord.parse(data)
-        tail = self.tail
-        if (
-            record is None
-            or record.segment != tail.number
-            or record.suspect_segment
-            or record.boot != self._boot
-            or record.inode != self.lock.inode
-            or record.epoch != tail.epoch
-        ):
+        told = tailrecord.parse_end(data, self.where)
+        if told is None:
             return False
-        if record.end > tail.end:  # else it lags behind what we have seen for ourselves
-            tail.end, tail.seq, tail.events_end = record.end, record.seq, record.end
-        tail.durable = max(tail.durable, tailrecord.parse_word(data, record.epoch))
-        tail.allocated = self._fs.size(tail.fd)
+        tail = self.tail
+        end, seq = told
+        if end > tail.end:  # else it lags behind what we have seen for ourselves
+            if end > tail.allocated:
+                tail.allocated = self._fs.size(tail.fd)
+                if end > tail.allocated:
+                    return False
+            tail.end, tail.seq, tail.events_end = end, seq, end
+            self.shared = _SHARED_FOR
+        durable = tailrecord.parse_word(data, tail.epoch)
+        if durable > tail.durable:
+            tail.durable = durable
         self.record = data[:RECORD_BYTES]
-        return tail.allocated >= tail.end
+        return True
 
     def _extend(self) -> bool:
         """Something stands where our next frame would go: take it in, if it is whole frames. False: look closer."""
@@ -121,6 +119,7 @@ class TailView:
             self.retired.append(old.fd)
         self.mended += tail.report
         tail.report = []
+        self.where = tailrecord.where(TailRecord(self._boot, self.lock.inode, tail.epoch, tail.number, tail.end, tail.seq))
         self.tell()
         self.tell_durable()
 
@@ -129,18 +128,19 @@ class TailView:
         commit is told: adopting a record costs a fifth of walking the frames of seven others."""
         tail = self.tail
         self.told = tail.end
-        self._write(TailRecord(self._boot, self.lock.inode, tail.epoch, tail.number, tail.end, tail.seq))
+        self._write(tailrecord.pack_end(self.where, tail.end, tail.seq))
 
-    def _write(self, record: TailRecord) -> None:
-        packed = tailrecord.pack(record)
-        self.distrust()
-        with contextlib.suppress(OSError):  # a hint that is lost costs others a look; the commit itself is in the log
+    def _write(self, packed: bytes) -> None:
+        self.record = _UNKNOWN  # should the write be interrupted
+        try:
             self._fs.pwrite(self.lock.fd, packed, 0)
             self.record = packed
+        except OSError:
+            pass  # a hint that is lost costs others a look; the commit itself is in the log
 
     def distrust(self) -> None:
         """Whatever the record says next time, look."""
-        self.record = b"unknown"
+        self.record = _UNKNOWN
 
     def tell_durable(self) -> None:
         """Write the durable word. The one thing that needs no lock: it may lag, and the epoch says what it belongs to."""
@@ -158,7 +158,7 @@ class TailView:
         record = tailrecord.parse(self._fs.pread(self.lock.fd, READ_BYTES, 0))
         if record is None or record.inode != self.lock.inode:
             record = TailRecord(self._boot, self.lock.inode, tail.epoch, tail.number, tail.end, tail.seq)
-        self._write(record._replace(suspect_segment=tail.number, suspect=tail.durable))
+        self._write(tailrecord.pack(record._replace(suspect_segment=tail.number, suspect=tail.durable)))
 
     def position(self) -> Position:
         """How far this handle has written, or has seen others write."""

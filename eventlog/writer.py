@@ -108,28 +108,33 @@ class Writer:
     def append(self, draft: Draft, after_seq: int | None = None) -> tuple[int, int] | None:
         """The short road of `locked(write)`, for one commit while nothing special is going on: returns its first seq and its time.
 
-        None, with nothing done, when anything is: the lock is taken, somebody else wrote, the segment or the reserved room ends here,
+        None, with nothing done, when anything is: the record does not tell what others wrote, the segment or the
+        reserved room ends here,
         or there is an event behind `after_seq` (up to there the caller knows that nothing conflicts with what it expects).
         Raises what `_append` raises.
         """
         fs, lock, view = self._fs, self.lock, self.view
         with self.mutex:
-            if self.poison is not None or self._inside or view.shared:
+            if self.poison is not None or self._inside:
                 return None
             try:
                 self._inside = True
                 if not lock.try_acquire():
-                    return None
+                    lock.acquire()
                 tail = view.tail
-                end, seq = tail.end, tail.seq
-                after = end + FRAME_HEADER_BYTES + len(draft[0])
                 try:
+                    data = fs.pread(lock.fd, READ_BYTES, 0)
+                    if not data.startswith(view.record):
+                        if not view.adopt(data):
+                            return None
+                    elif view.shared:
+                        view.shared -= 1
+                    end, seq = tail.end, tail.seq
+                    after = end + FRAME_HEADER_BYTES + len(draft[0])
                     if (
                         after > tail.allocated
                         or after > self.segment_bytes_max
-                        or after > view.told + TELL_BYTES
                         or tail.rewrite is not None
-                        or not fs.pread(lock.fd, READ_BYTES, 0).startswith(view.record)
                         or (after_seq is not None and seq > after_seq + 1)
                         or fs.pread(tail.fd, FRAME_HEADER_BYTES, end) != _ZEROS
                     ):
@@ -150,6 +155,8 @@ class Writer:
                     tail.headers_end = after
                 tail.end = tail.events_end = after
                 tail.seq, tail.marked, self._wrote = seq + draft[1], durable, True
+                if view.shared or after - view.told >= TELL_BYTES:
+                    view.tell()
                 return seq, now
             finally:
                 self._inside = False
@@ -254,6 +261,10 @@ class Writer:
     def _grow(self, needed: int) -> None:
         """Reserve space in steps; at the end of a disk's room, only what is needed."""
         tail = self.view.tail
+        if self.view.shared:
+            tail.allocated = max(tail.allocated, self._fs.size(tail.fd))  # others grow it as well
+            if needed <= tail.allocated:
+                return
         step = min(max(_STEP_MIN, tail.allocated), _STEP_MAX)
         wanted = max(needed, min(tail.allocated + step, self.segment_bytes_max))
         try:
