@@ -55,16 +55,22 @@ class WriterLock:
         if now >> 16 == self._checked:
             return True
         try:
-            # The directory first, whose time tells whether a name in it changed: a stat of the lock file itself would make our next
-            # write to it cost the journal (see FileSystem.size).
-            changed = fs.fstat(self._dir_fd).st_mtime_ns
-            if changed == self._names_of or fs.fstat(self.fd).st_nlink:
-                self._checked, self._names_of = now >> 16, changed
+            if self._has_its_name():
                 return True
         except OSError:
             pass  # `acquire` meets it again, and says what it means
         self.release()
         return False
+
+    def _has_its_name(self) -> bool:
+        """Is the file that we have locked still the one of that name?"""
+        # The directory first, whose time tells whether a name in it changed: a stat of the lock file itself would make our next
+        # write to it cost the journal (see FileSystem.size).
+        changed = self._fs.fstat(self._dir_fd).st_mtime_ns
+        if changed != self._names_of and not self._fs.fstat(self.fd).st_nlink:
+            return False
+        self._checked, self._names_of = self.time >> 16, changed
+        return True
 
     def acquire(self) -> None:
         """Take the lock. Raises LockTimeout, or NotWritten when the system refuses locks here: call `release` then all the same."""
@@ -72,8 +78,8 @@ class WriterLock:
         try:
             while not self.try_acquire():
                 self._wait()
-                if fs.fstat(self.fd).st_nlink:
-                    self.time = fs.now()
+                self.time = fs.now()
+                if self._has_its_name():
                     return
                 # Somebody removed the file: another process may lock a new one of that name, and two would write (P21).
                 fd, inode = self._open()

@@ -115,6 +115,23 @@ def test_types_streams_and_shapes(event: Any) -> None:
         encode([event], LIMIT)
 
 
+@pytest.mark.parametrize(
+    "inner", [{1: 1}, {Text("k"): 1}, {"k": Number.ONE}, {"k": Text("x")}, Mapping(k=1), {"k": float("nan")}], ids=repr
+)
+def test_objects_of_scalars_are_looked_into(inner: Any) -> None:
+    for count in (1, 2, 8, 9):
+        fine = [Event("a", {"n": 1, "v": {"k": 1.5}}, "s")] * count
+        assert encode(fine, LIMIT).events == count
+        with pytest.raises(PayloadError, match=rf"events\[{count - 1}\]\.data\.v") as caught:
+            encode([*fine[1:], Event("a", {"n": 1, "v": inner}, "s")], LIMIT)
+        assert caught.value.path.startswith(f"events[{count - 1}]")
+
+
+def test_the_error_names_the_event_among_a_few() -> None:
+    with pytest.raises(PayloadError, match=r"events\[2\]\.type"):
+        encode([Event("a", {}), Event("a", {}), Event("No Name", {})], LIMIT)
+
+
 def test_an_empty_commit_is_refused() -> None:
     with pytest.raises(PayloadError, match="at least one"):
         encode([], LIMIT)
