@@ -72,11 +72,13 @@ class WriterLock:
         self._checked, self._names_of = self.time >> 16, changed
         return True
 
-    def acquire(self) -> None:
-        """Take the lock. Raises LockTimeout, or NotWritten when the system refuses locks here: call `release` then all the same."""
+    def acquire(self, *, taken: bool = False) -> None:
+        """Take the lock; `taken`: somebody had it just now. Raises LockTimeout, or NotWritten when the system refuses locks here: call
+        `release` then all the same."""
         fs = self._fs
         try:
-            while not self.try_acquire():
+            while taken or not self.try_acquire():
+                taken = False
                 self._wait()
                 self.time = fs.now()
                 if self._has_its_name():
@@ -93,6 +95,7 @@ class WriterLock:
     def _wait(self) -> None:
         deadline, pause = time.monotonic() + self._timeout, _WAIT_FIRST
         while True:
+            time.sleep(pause)
             try:
                 return self._fs.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -101,7 +104,6 @@ class WriterLock:
                         f"{self._path}/lock: another writer holds it for over {self._timeout:g} s (stopped? `fuser` names it); "
                         "nothing was written"
                     ) from None
-            time.sleep(pause)
             pause = min(pause * 1.5, _WAIT_MAX)
 
     def release(self) -> None:

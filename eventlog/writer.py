@@ -120,7 +120,7 @@ class Writer:
             try:
                 self._inside = True
                 if not lock.try_acquire():
-                    lock.acquire()
+                    lock.acquire(taken=True)
                 tail = view.tail
                 try:
                     data = fs.pread(lock.fd, READ_BYTES, 0)
