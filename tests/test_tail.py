@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eventlog import Corrupt, Durability, Event, EventLog, UnsupportedFormat, frames, segments
+from eventlog import Corrupt, Durability, Event, EventLog, UnsupportedFormat, frames, segments, tailrecord
 from eventlog.audit import verify
 from eventlog.frames import FRAME_HEADER_BYTES
 from eventlog.fs import REAL
@@ -15,6 +15,7 @@ from eventlog.payload import Draft
 from eventlog.repair import repair
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, name_of
 from eventlog.tail import TABLE, Action, Facts, HeaderIs, decide
+from eventlog.tailrecord import TailRecord
 
 
 def facts(**changes: object) -> Facts:
@@ -202,7 +203,6 @@ def test_in_one_boot_even_the_last_acknowledged_commit_is_guarded(tmp_path: Path
 
 def _opened_after_losing_trust(path: Path) -> None:
     """Make the next opener scan: the record's CRC is broken, the durable word stays."""
-    from eventlog import tailrecord
 
     lock = path / "lock"
     raw = bytearray(lock.read_bytes())
@@ -450,3 +450,22 @@ def test_real_file_system_names() -> None:
     """The seam's production side is what the tests above ran over."""
     assert EventLog.open.__kwdefaults__["fs"] is REAL  # type: ignore[attr-defined]
     assert FRAME_HEADER_BYTES == 64
+
+
+def test_the_short_words_of_the_tail_record_say_what_the_long_ones_say() -> None:
+    record = TailRecord(bytes(range(16)), 7, 3, 2**40, 2**33, 2**41)
+    place = tailrecord.where(record)
+    packed = tailrecord.pack_end(place, record.end, record.seq)
+    assert packed == tailrecord.pack(record)
+    assert tailrecord.parse_end(packed + bytes(64), place) == (record.end, record.seq)
+    for other in (
+        record._replace(boot=bytes(16)),
+        record._replace(inode=8),
+        record._replace(epoch=4),
+        record._replace(segment=5),
+        record._replace(suspect_segment=2**40),
+    ):
+        assert tailrecord.parse_end(tailrecord.pack(other), place) is None
+    assert tailrecord.parse_end(packed[:-1], place) is None
+    for at in range(len(packed)):
+        assert tailrecord.parse_end(packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1 :], place) is None

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from eventlog import Event, EventLog, EventLogError, LogPoisoned, NotWritten, OutcomeUnknown
+from eventlog.group import ThreadPlace, _wake_all
 from eventlog.testing import FaultFileSystem
 from eventlog.testing.cuts import materialize, names_all, random_state
 from eventlog.testing.tracked import Buffer
+from eventlog.writer import Entry
 
 
 class Gated(FaultFileSystem):
@@ -110,3 +112,49 @@ def test_every_waiter_of_a_failed_sync_gets_the_error(tmp_path: Path) -> None:
     found = numbers(fs.root / "log", fs)
     assert found >= {100}
     assert not found & {number for number, error in outcome.items() if not isinstance(error, OutcomeUnknown)}
+
+
+def chain(count: int) -> list[ThreadPlace]:
+    return [ThreadPlace(Entry(None)) for _ in range(count)]
+
+
+def woken(places: list[ThreadPlace]) -> list[bool]:
+    return [place.wake.acquire(blocking=False) for place in places]
+
+
+def test_each_of_a_chain_wakes_the_next_and_no_chain_is_long() -> None:
+    places = chain(19)
+    _wake_all(list(places))
+    assert [n for n, is_awake in enumerate(woken(places)) if is_awake] == [0, 8, 16]
+    heads = [places[0], places[8], places[16]]
+    seen = set()
+    while heads:  # as their threads do it
+        place = heads.pop()
+        seen.add(place)
+        if place.then is not None:
+            place.then.done()
+            assert place.then.wake.acquire(blocking=False)
+            heads.append(place.then)
+    assert seen == set(places)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("gone", [(1,), (0, 1), (1, 2), (0, 1, 2)])
+def test_a_thread_that_left_leaves_nobody_behind_it_asleep(gone: tuple[int, ...], before: bool) -> None:
+    """Ctrl-C takes a thread out of the queue while its commit is on the way: before it was told that it is done, or just after."""
+    places = chain(4)
+    for number in gone if before else ():
+        places[number].leave()
+    _wake_all(list(places))
+    for number in () if before else gone:
+        if number:
+            places[number - 1].done()
+        places[number].leave()
+    for number in range(3):
+        place, then = places[number], places[number].then
+        if number not in gone and place.told:
+            assert then is not None
+            then.done()
+    assert all(place.told for place in places)
+    _wake_all(list(places))  # the end of a turn may be done twice
+    assert woken(places) == [True] * 4
