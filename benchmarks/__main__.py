@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: take the figures, print them as a table, write them as JSON."""
+"""`python -m benchmarks`: take the figures, print them as a table, write them as JSON, and into the documents."""
 
 from __future__ import annotations
 
@@ -7,45 +7,41 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from benchmarks import commits, crowds, effects, folds, machine, optional, report, snapshots
+from benchmarks import documents, machine, report
 from benchmarks.race import Bench, Result
+from benchmarks.workloads import WORKLOADS, load
 
-WORKLOADS: dict[str, Callable[[Bench], list[Result]]] = {
-    "immediate": commits.immediate,
-    "batched": commits.batched,
-    "stores": optional.stores,
-    "fold": folds.full_fold,
-    "memory": folds.memory,
-    "opening": folds.opening,
-    "crowd": crowds.crowd,
-    "processes": crowds.processes,
-    "effects": effects.effects,
-    "verify": folds.verifying,
-    "snapshots": snapshots.snapshots,
-}
-QUICK_SCALE = 0.1
-FORMAT = 1
+ROUNDS = 9
+QUICK_SCALE, QUICK_ROUNDS = 0.1, 3
+FORMAT = 2
 
 
 def run(
     names: Sequence[str], *, rounds: int, scale: float, place: Path, say: Callable[[str], None], calm: float | None = None
 ) -> dict[str, Any]:
     """Run these workloads (all, if none is named) below `place`; what is written as JSON. Leaves nothing there."""
+    start = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="eventlog-bench-", dir=place))
     try:
-        where = machine.describe(root, machine.sync_costs(root))
+        where = machine.describe(root)
         bench = Bench(root, rounds, scale, calm, say=say)
         results: list[Result] = []
-        for name in names or WORKLOADS:
-            results += WORKLOADS[name](bench)
+        seconds: dict[str, float] = {}
+        wanted = list(names or WORKLOADS)
+        for number, name in enumerate(wanted, 1):
+            begun = time.monotonic()
+            say(f"workload {number} of {len(wanted)}: {name}")
+            results += load(name)(bench)
             for left in root.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
+            seconds[name] = round(time.monotonic() - begun, 1)
     finally:
         shutil.rmtree(root)
     return {
@@ -53,7 +49,10 @@ def run(
         "machine": where,
         "rounds": rounds,
         "scale": scale,
+        "seconds": {**seconds, "all": round(time.monotonic() - start, 1)},
         "figures": [result.as_json() for result in results],
+        "races": [race.as_json() for race in bench.races],
+        "peers": bench.peers,
         "skipped": bench.skipped,
     }
 
@@ -62,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"workloads, of: {', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write the results here, too; - for standard output instead of the table")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds that count (default: 15)")
+    parser.add_argument("--record", action="store_true", help="write them into benchmarks/results/ and into README.md and docs/")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and 3 rounds: to see that it runs")
     parser.add_argument("--calm", type=float, metavar="CORES", help="do a round again if others took more cores than that meanwhile")
     parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
@@ -71,17 +71,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.names if name not in WORKLOADS]
     if unknown:
         parser.error(f"{', '.join(unknown)}: no such workload; there are: {', '.join(WORKLOADS)}")
+    if options.record and (options.names or options.quick or options.scale != 1):
+        parser.error("--record takes all workloads in full: what the documents say comes from one run")
     errors = Console(stderr=True)
-    rounds, scale = (min(3, options.rounds), QUICK_SCALE) if options.quick else (options.rounds, options.scale)
+    rounds, scale = (min(QUICK_ROUNDS, options.rounds), QUICK_SCALE) if options.quick else (options.rounds, options.scale)
     with errors.status("measuring") as status:
-        found = run(options.names, rounds=rounds, scale=scale, place=Path(options.dir), say=status.update, calm=options.calm)
+
+        def say(text: str) -> None:
+            status.update(text)
+            if text.startswith("skipped") or (text.startswith("workload") and not errors.is_terminal):
+                errors.print(text, markup=False, highlight=False)
+
+        found = run(options.names, rounds=rounds, scale=scale, place=Path(options.dir), say=say, calm=options.calm)
+    text = report.as_json(found)
     if options.json == "-":
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        sys.stdout.write(text)
         return 0
     console = Console()
     report.show(found, console if console.is_terminal else Console(width=160))
     if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        Path(options.json).write_text(text, encoding="utf-8")
+    if options.record:
+        file = documents.record(json.loads(text))
+        console.print(f"recorded as {file}; README.md, docs/performance.md and docs/plots/ are written from it: look at them, and commit")
     return 0
 
 

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from benchmarks.race import Bench, Figure, Result, Sample, Side, timed, timed_each
-from benchmarks.stores import INSERT, BareFile, events, frame_of, row, sqlite, syncs_of
+from benchmarks.peers import STORES, available, one_thread
+from benchmarks.race import Bench, Figure, Result, Sample, Side, timed
+from benchmarks.stores import INSERT, events, row, sqlite, syncs_of
+from benchmarks.syncs import of_each
 from eventlog import Durability, Event, EventLog
 
 IMMEDIATE, BATCHED = Durability.IMMEDIATE, Durability.BATCHED
-
-
-def ours(bench: Bench, commits: Sequence[Event | Sequence[Event]], durability: Durability) -> Side:
-    """A new log each round; making and closing it is not timed. `rate` is commits a second."""
-
-    def turn() -> Sample:
-        with EventLog.open(bench.place("log")) as log:
-            if durability is IMMEDIATE:
-                return timed_each(map(log.commit, commits))
-            return timed(len(commits), lambda: commit_all(log, commits, durability))
-
-    return turn
+COUNTED = 1000  # operations in which syncs are counted: enough for a checkpoint or two
 
 
 def commit_all(log: EventLog, commits: Sequence[Event | Sequence[Event]], durability: Durability) -> None:
@@ -30,55 +21,50 @@ def commit_all(log: EventLog, commits: Sequence[Event | Sequence[Event]], durabi
         commit(one, durability)
 
 
-def bare(bench: Bench, frames: Sequence[bytes]) -> Side:
-    """The loop that no log can beat with one thread (BareFile)."""
+def immediate(bench: Bench) -> list[Result]:
+    """One thread, one durable event of 200 bytes a commit, in every store that is here."""
+    made = events(bench.size(400, 20))
+    kinds = ("eventlog", "bare", "sqlite", "lmdb", "rocksdict", "eventsourcing", "litequeue", "persistqueue")
+    stores = available(bench, (STORES[kind] for kind in kinds))
+    ours = STORES["eventlog"].title
+    targets = {STORES["bare"].title: 0.9, STORES["sqlite"].title: 1.3}
+    figures = [Figure(f"commit : {store.title}", ours, store.title, targets.get(store.title)) for store in stores if store.title != ours]
+    for kind, whose in (("bare", "the bare loop's"), ("sqlite", "sqlite3's")):
+        for metric, what in (("p50_ms", "median wait"), ("p99_ms", "p99 wait")):
+            figures.append(Figure(f"commit, {what} : {whose}", ours, STORES[kind].title, None, metric, "ms", at_most=True))
+    return bench.race(
+        "commit",
+        {store.title: one_thread(bench, store, made) for store in stores},
+        figures,
+        of_each(bench, stores, bench.size(COUNTED, 20)),
+        title="commit of one event, one thread",
+    )
+
+
+def rows_each(bench: Bench, made: Sequence[Event]) -> Side:
+    """sqlite3 WAL NORMAL, the bare INSERT, which commits by itself: sqlite's fastest, if nothing is read first."""
 
     def turn() -> Sample:
-        file = BareFile(bench.place("bare"))
-        try:
-            return timed_each(file.write(frames))
-        finally:
-            file.close()
-
-    return turn
-
-
-def rows_each(bench: Bench, made: Sequence[Event], synchronous: str, *, begin: bool = True) -> Side:
-    """sqlite3, one row a transaction: BEGIN IMMEDIATE, INSERT, COMMIT, or the bare INSERT, which commits by itself.
-
-    A writer that reads before it writes needs BEGIN IMMEDIATE, and most code has it; the bare INSERT is sqlite at its fastest.
-    """
-
-    def turn() -> Sample:
-        connection = sqlite(bench.place("sqlite.db"), synchronous)
+        connection = sqlite(bench.place("sqlite.db"), "NORMAL")
         execute, now = connection.execute, time.time_ns
 
-        def in_transactions() -> Iterator[None]:
-            for one in made:
-                execute("BEGIN IMMEDIATE")
-                execute(INSERT, row(one, now))
-                execute("COMMIT")
-                yield
-
-        def by_themselves() -> None:
+        def work() -> None:
             for one in made:
                 execute(INSERT, row(one, now))
 
         try:
-            if synchronous == "FULL":
-                return timed_each(in_transactions())
-            return timed(len(made), (lambda: sum(1 for _ in in_transactions())) if begin else by_themselves)
+            return timed(len(made), work)
         finally:
             connection.close()
 
     return turn
 
 
-def rows_many(bench: Bench, commits: Sequence[Sequence[Event]], synchronous: str) -> Side:
-    """sqlite3, executemany of a whole commit in one transaction: its fastest way to write many rows."""
+def rows_many(bench: Bench, commits: Sequence[Sequence[Event]]) -> Side:
+    """sqlite3 WAL NORMAL, executemany of a whole commit in one transaction: its fastest way to write many rows."""
 
     def turn() -> Sample:
-        connection = sqlite(bench.place("sqlite.db"), synchronous)
+        connection = sqlite(bench.place("sqlite.db"), "NORMAL")
         execute, now = connection.execute, time.time_ns
 
         def work() -> None:
@@ -95,56 +81,40 @@ def rows_many(bench: Bench, commits: Sequence[Sequence[Event]], synchronous: str
     return turn
 
 
-def immediate(bench: Bench) -> list[Result]:
-    """One thread, IMMEDIATE, one event of 200 bytes a commit: a bare pwrite+fdatasync loop, and sqlite3 WAL FULL."""
-    made = events(bench.size(500, 20))
-    sides = {
-        "eventlog IMMEDIATE": ours(bench, made, IMMEDIATE),
-        "pwrite+fdatasync": bare(bench, [frame_of(one) for one in made]),
-        "sqlite WAL FULL": rows_each(bench, made, "FULL"),
-    }
-    name = "eventlog IMMEDIATE"
-    syncs = {name: syncs_of(bench.place("log"), len(made), lambda log: commit_all(log, made, IMMEDIATE))}
-    return bench.race(
-        "immediate",
-        sides,
-        [
-            Figure("IMMEDIATE commit : bare pwrite+fdatasync loop", name, "pwrite+fdatasync", 0.9),
-            Figure("IMMEDIATE commit : sqlite3 WAL FULL", name, "sqlite WAL FULL", 1.3),
-            Figure("IMMEDIATE commit, median wait : bare loop's", name, "pwrite+fdatasync", None, "p50_ms", "ms", at_most=True),
-            Figure("IMMEDIATE commit, median wait : sqlite's", name, "sqlite WAL FULL", None, "p50_ms", "ms", at_most=True),
-        ],
-        syncs,
-    )
+def ours_many(bench: Bench, commits: Sequence[Event | Sequence[Event]], durability: Durability) -> Side:
+    def turn() -> Sample:
+        with EventLog.open(bench.place("log")) as log:
+            return timed(len(commits), lambda: commit_all(log, commits, durability))
+
+    return turn
 
 
 def batched(bench: Bench) -> list[Result]:
-    """One thread, BATCHED: one event a commit, and a hundred, against sqlite3 WAL NORMAL."""
-    made = events(bench.size(8000, 50))
-    one = "eventlog BATCHED"
-    sides = {
-        one: ours(bench, made, BATCHED),
-        "sqlite WAL NORMAL": rows_each(bench, made, "NORMAL"),
-        "sqlite WAL NORMAL, autocommit": rows_each(bench, made, "NORMAL", begin=False),
-    }
+    """One thread, BATCHED: one event a commit, and a hundred, against sqlite3 WAL NORMAL. The final sync is timed for nobody."""
+    made = events(bench.size(5000, 50))
+    one, theirs, bare_insert = "eventlog BATCHED", "sqlite3 WAL NORMAL", "sqlite3 WAL NORMAL, bare INSERT"
+    stores = available(bench, (STORES["eventlog-batched"], STORES["sqlite-normal"]))
+    sides = {one: ours_many(bench, made, BATCHED), theirs: one_thread(bench, stores[1], made), bare_insert: rows_each(bench, made)}
     results = bench.race(
         "batched",
         sides,
         [
-            Figure("BATCHED commit : sqlite3 WAL NORMAL transaction", one, "sqlite WAL NORMAL", 3.0),
-            Figure("BATCHED commit : the same, CPU time alone", one, "sqlite WAL NORMAL", None, "cpu_rate"),
+            Figure("BATCHED commit : sqlite3 WAL NORMAL transaction", one, theirs, 3.0),
+            Figure("BATCHED commit : the same, CPU time alone", one, theirs, None, "cpu_rate"),
             Figure(
-                "BATCHED commit : sqlite3 WAL NORMAL bare INSERT", one, "sqlite WAL NORMAL, autocommit", None,
+                "BATCHED commit : sqlite3 WAL NORMAL bare INSERT", one, bare_insert, None,
                 note="sqlite's fastest: no BEGIN, so no reading before writing",
             ),
         ],
-        {one: syncs_of(bench.place("log"), len(made), lambda log: commit_all(log, made, BATCHED))},
+        of_each(bench, stores, bench.size(5000, 20)),
+        title="BATCHED commit of one event, one thread",
     )  # fmt: skip
     many = "eventlog BATCHED x100"
-    commits = [events(100, 100 * number) for number in range(bench.size(120, 3))]
+    commits = [events(100, 100 * number) for number in range(bench.size(100, 3))]
     return results + bench.race(
         "batched",
-        {many: ours(bench, commits, BATCHED), "sqlite WAL NORMAL executemany": rows_many(bench, commits, "NORMAL")},
-        [Figure("BATCHED commit of 100 events : sqlite3 executemany", many, "sqlite WAL NORMAL executemany", 3.0)],
+        {many: ours_many(bench, commits, BATCHED), "sqlite3 executemany": rows_many(bench, commits)},
+        [Figure("BATCHED commit of 100 events : sqlite3 executemany", many, "sqlite3 executemany", 3.0)],
         {many: syncs_of(bench.place("log"), len(commits), lambda log: commit_all(log, commits, BATCHED))},
+        title="BATCHED commit of 100 events, one thread",
     )

@@ -1,4 +1,4 @@
-"""Many at once: threads and coroutines of one process, and eight processes, all IMMEDIATE."""
+"""Many at once: threads and coroutines of one process, and eight processes, all durable."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from benchmarks.commits import bare
+from benchmarks.peers import STORES, Opened, Store, available, one_thread
 from benchmarks.race import Bench, Figure, Result, Sample, Side, latencies
-from benchmarks.stores import events, frame_of, syncs_of
+from benchmarks.stores import events, syncs_of
+from benchmarks.syncs import counted, of_each
 from benchmarks.workers import Crew
 from eventlog import Event, EventLog
 
+THREADS = 16
 PROCESSES = 8
 
 
@@ -41,20 +44,40 @@ def in_threads(count: int, work: Callable[[int], None]) -> float:
     return seconds
 
 
-def commit_in_threads(log: EventLog, made: Sequence[Event], count: int) -> Sample:
-    """The events shared out among `count` threads."""
-    each = len(made) // count
+def shared_out(items: Sequence[Any], opened: Opened, count: int) -> Sample:
+    """The items shared out among `count` threads, which share the store."""
+    each = len(items) // count
     took: list[list[float]] = [[] for _ in range(count)]
 
     def work(number: int) -> None:
-        mine, clock, note = made[number * each : (number + 1) * each], time.perf_counter, took[number].append
-        for one in mine:
-            start = clock()
-            log.commit(one)
-            note(clock() - start)
+        took[number] = opened.run(items[number * each : (number + 1) * each])
 
     seconds = in_threads(count, work)
     return {"rate": each * count / seconds, **latencies([one for some in took for one in some])}
+
+
+def many_threads(bench: Bench, store: Store, made: Sequence[Event], count: int) -> Side:
+    """The store in `count` threads, a new one each round."""
+    items = store.prepare(made)
+
+    def turn() -> Sample:
+        opened = store.open(bench.place(store.kind))
+        try:
+            return shared_out(items, opened, count)
+        finally:
+            opened.close()
+
+    return turn
+
+
+def commit_in_threads(log: EventLog, made: Sequence[Event], count: int) -> None:
+    each = len(made) // count
+
+    def work(number: int) -> None:
+        for one in made[number * each : (number + 1) * each]:
+            log.commit(one)
+
+    in_threads(count, work)
 
 
 def commit_in_coroutines(log: EventLog, made: Sequence[Event], count: int) -> Sample:
@@ -77,62 +100,83 @@ def commit_in_coroutines(log: EventLog, made: Sequence[Event], count: int) -> Sa
     return {"rate": each * count / seconds, **latencies(took)}
 
 
+def coroutines(bench: Bench, made: Sequence[Event], count: int) -> Side:
+    def turn() -> Sample:
+        with EventLog.open(bench.place("log")) as log:
+            return commit_in_coroutines(log, made, count)
+
+    return turn
+
+
 def crowd(bench: Bench) -> list[Result]:
-    """16 and 64 threads, and 64 coroutines, IMMEDIATE, one event a commit, against the bare loop of one thread."""
-    made = events(bench.size(3200, 128))
-    runs: dict[str, Callable[[EventLog], Sample]] = {
-        "eventlog, 16 threads": lambda log: commit_in_threads(log, made, 16),
-        "eventlog, 64 threads": lambda log: commit_in_threads(log, made, 64),
-        "eventlog, 64 coroutines": lambda log: commit_in_coroutines(log, made, 64),
-    }
-
-    def side(run: Callable[[EventLog], Sample]) -> Side:
-        def turn() -> Sample:
-            with EventLog.open(bench.place("log")) as log:
-                return run(log)
-
-        return turn
-
+    """16 threads, one durable event a commit, in stores that threads can share; 64 threads and coroutines of ours; the bare loop."""
+    made = events(bench.size(2560, 128))
+    some = made[: max(64, len(made) // 4)]  # those that gain nothing from company get less to do
+    stores = available(bench, (STORES[kind] for kind in ("eventlog", "sqlite", "lmdb", "rocksdict") if STORES[kind].threads))
     loop = "pwrite+fdatasync, 1 thread"
-    sides = {name: side(run) for name, run in runs.items()}
-    sides[loop] = bare(bench, [frame_of(one) for one in made[: max(20, len(made) // 4)]])
-    targets = dict(zip(runs, (2.0, 2.5, 2.5), strict=True))
-    return bench.race(
-        "crowd",
-        sides,
-        [Figure(f"{name.partition(', ')[2]} IMMEDIATE : bare single loop", name, loop, target) for name, target in targets.items()],
-        {name: syncs_of(bench.place("log"), len(made), run) for name, run in runs.items()},
+    sides: dict[str, Side] = {}
+    for store in stores:
+        sides[f"{store.title}, {THREADS} threads"] = many_threads(bench, store, made if store.kind == "eventlog" else some, THREADS)
+    sides["eventlog IMMEDIATE, 64 threads"] = many_threads(bench, STORES["eventlog"], made, 64)
+    sides["eventlog IMMEDIATE, 64 coroutines"] = coroutines(bench, made, 64)
+    sides[loop] = one_thread(bench, STORES["bare"], some)
+    ours = f"eventlog IMMEDIATE, {THREADS} threads"
+    figures = [
+        Figure(f"{who} : bare loop of one thread", f"eventlog IMMEDIATE, {who}", loop, target)
+        for who, target in ((f"{THREADS} threads", 2.0), ("64 threads", 2.5), ("64 coroutines", 2.5))
+    ]
+    for store in stores[1:]:
+        figures.append(Figure(f"{THREADS} threads : {THREADS} on {store.title}", ours, f"{store.title}, {THREADS} threads", None))
+    figures.append(
+        Figure(f"{THREADS} threads, p99 wait : sqlite3's", ours, f"sqlite3 WAL FULL, {THREADS} threads", None, "p99_ms", "ms", at_most=True)
     )
+    syncs = {
+        **of_each(bench, stores, bench.size(1600, THREADS), THREADS),
+        ours: syncs_of(bench.place("log"), len(made), lambda log: commit_in_threads(log, made, THREADS)),
+        "eventlog IMMEDIATE, 64 threads": syncs_of(bench.place("log"), len(made), lambda log: commit_in_threads(log, made, 64)),
+        "eventlog IMMEDIATE, 64 coroutines": syncs_of(bench.place("log"), len(made), lambda log: commit_in_coroutines(log, made, 64)),
+    }
+    return bench.race("threads", sides, figures, syncs, title="commit of one event, many threads")
 
 
 def processes(bench: Bench) -> list[Result]:
-    """Eight processes IMMEDIATE on one store, against the bare loop of one process and eight on sqlite3 WAL FULL; worst waits.
+    """Eight processes on one store, in the stores that processes can share, against the bare loop of one; and how long the unlucky wait.
 
     The processes live through all rounds and are told when to begin, so that no start is timed.
     """
-    each = bench.size(200, 4)
-    ours, theirs, loop = f"eventlog, {PROCESSES} processes", f"sqlite WAL FULL, {PROCESSES} processes", "pwrite+fdatasync, 1 process"
-    with (
-        Crew("eventlog", bench.place("log"), PROCESSES) as mine,
-        Crew("sqlite", bench.place("sqlite.db"), PROCESSES) as lites,
-        Crew("bare", bench.place("bare"), 1) as alone,
-    ):
-        return bench.race(
-            "processes",
-            {
-                ours: lambda: _crew_sample(mine, each),
-                loop: lambda: _crew_sample(alone, each * 2),
-                theirs: lambda: _crew_sample(lites, each),
-            },
-            [
-                Figure("8 processes IMMEDIATE : bare loop of one", ours, loop, 1.3),
-                Figure("8 processes IMMEDIATE : 8 on sqlite3 WAL FULL", ours, theirs, 3.0),
-                Figure("8 processes, worst wait : sqlite's (all rounds)", ours, theirs, 1 / 8, "worst_ms", "ms", "worst", at_most=True),
-                Figure("8 processes, p99 wait : sqlite's", ours, theirs, None, "p99_ms", "ms", at_most=True),
-            ],
-        )
+    each = bench.size(150, 4)
+    stores = available(bench, (STORES[kind] for kind in ("eventlog", "sqlite", "lmdb") if STORES[kind].processes))
+    loop, bare = "pwrite+fdatasync, 1 process", STORES["bare"]
+    titles = {store.kind: f"{store.title}, {PROCESSES} processes" for store in stores}
+    with Crew.several({**dict.fromkeys(titles, PROCESSES), bare.kind: 1}, bench.place) as crews:
+        sides = {titles[kind]: crew_side(crews[kind], each) for kind in titles}
+        sides[loop] = crew_side(crews[bare.kind], each * 2)
+        ours, theirs = titles["eventlog"], titles["sqlite"]
+        figures = [
+            Figure(f"{PROCESSES} processes : bare loop of one", ours, loop, 1.3),
+            *(
+                Figure(
+                    f"{PROCESSES} processes : {PROCESSES} on {store.title}",
+                    ours,
+                    titles[store.kind],
+                    3.0 if store.kind == "sqlite" else None,
+                )
+                for store in stores[1:]
+            ),
+            Figure(
+                f"{PROCESSES} processes, worst wait : sqlite3's (all rounds)", ours, theirs, 1 / 8, "worst_ms", "ms", "worst", at_most=True
+            ),
+            Figure(f"{PROCESSES} processes, p99 wait : sqlite3's", ours, theirs, None, "p99_ms", "ms", at_most=True),
+        ]
+        # What one process syncs for a commit; eight in company may be spared some of them, which no trace of one can show.
+        alone = {loop: counted(bench, bare, bench.size(1000, 20))}
+        syncs = {title: count for title, count in alone.items() if count is not None}
+        return bench.race("processes", sides, figures, syncs, title=f"commit of one event, {PROCESSES} processes")
 
 
-def _crew_sample(crew: Crew, each: int) -> Sample:
-    seconds, cpu_s, took = crew.work(each)
-    return {"rate": len(took) / seconds, "children_cpu_s": cpu_s, **latencies(took)}
+def crew_side(crew: Crew, each: int) -> Side:
+    def turn() -> Sample:
+        seconds, cpu_s, took = crew.work(each)
+        return {"rate": len(took) / seconds, "children_cpu_s": cpu_s, **latencies(took)}
+
+    return turn

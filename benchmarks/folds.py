@@ -1,27 +1,26 @@
-"""Reading: the fold of everything, what memory it takes, how long opening takes, and verify."""
+"""Reading: the fold of everything, and the fold that handles one event in a thousand."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import importlib
 import os
 import shutil
-import subprocess
-import sys
-import time
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+from benchmarks.peers import STORES, eventsourcing_application, journal_class
 from benchmarks.race import Bench, Figure, Result, Sample, Side, timed
-from benchmarks.stores import TYPE, event, events
-from eventlog import Durability, EventLog, Recorded, audit
+from benchmarks.stores import INSERT, STREAM, TYPE, event, events, sqlite
+from eventlog import Durability, Event, EventLog, Recorded
 from eventlog.projections import Projection, fold
 from eventlog.projections.counts import COUNTS
 
 BATCHED = Durability.BATCHED
+RARE, ONE_IN = "bench.rare", 1000
+PAGE = 1000  # events that eventsourcing is asked for at once; with its own 10 it is several times slower
 
 
 def _add_one(state: int, made: Recorded) -> int:
@@ -30,72 +29,77 @@ def _add_one(state: int, made: Recorded) -> int:
 
 COUNT: Projection[int] = Projection("count", 1, 0, {TYPE: _add_one})
 """The smallest fold: what it costs is the log, not the handler."""
+COUNT_RARE: Projection[int] = Projection("count-rare", 1, 0, {RARE: _add_one})
 
 
-def build(path: Path, count: int, size: int) -> None:
-    """A log of `count` events in commits of `size`."""
+def build(path: Path, count: int, size: int, *, rare: bool = False, body_bytes: int = 200) -> None:
+    """A log of `count` events in commits of `size`; with `rare`, one in a thousand is of the type RARE."""
+    template = event(1_000_000, body_bytes)
     with EventLog.open(path) as log:
         for first in range(0, count, size):
-            made = events(min(size, count - first), first)
+            made = [
+                Event(RARE if rare and number % ONE_IN == 0 else TYPE, {**template.data, "n": 1_000_000 + number}, STREAM)
+                for number in range(first, min(first + size, count))
+            ]
             log.commit(made[0] if size == 1 else made, BATCHED)
 
 
-def full_fold(bench: Bench) -> list[Result]:
-    """Fold everything, the files in the page cache, against orjson.loads of the same bodies, already cut out and in memory.
+def build_sqlite(path: Path, count: int, *, rare: bool = False) -> None:
+    """The same events as rows; with `rare`, with an index on their type."""
+    connection = sqlite(path, "NORMAL")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(
+        INSERT,
+        (
+            (0, RARE if rare and number % ONE_IN == 0 else TYPE, one.stream, orjson.dumps(one.data))
+            for number, one in enumerate(events(count))
+        ),
+    )
+    connection.execute("COMMIT")
+    if rare:
+        connection.execute("CREATE INDEX by_type ON events(type)")
+    connection.close()
 
-    The peer only parses: no file, no checksum, no handler. Beside it, a peer that parses the data of each event alone, one by one,
-    without its type and stream; with commits of many events that is the harder one. The log is opened anew each round.
+
+def reading(path: Path, count: int, read: Callable[[EventLog], int], expected: int | None = None) -> Side:
+    """Open the log anew, and time `read`, which says how many events it saw. `rate` is events of the log a second.
+
+    Read-only: no fold may leave a snapshot behind that would spare the next one the reading that is measured.
     """
-    results = []
-    for size, target in ((1, 0.25), (100, 0.75)):
-        count = max(size, bench.size(30_000, 200))
-        path = bench.place("log")
-        build(path, count, size)
-        bodies = bodies_of(path)
-        payloads = [orjson.dumps(event(1_000_000 + number).data) for number in range(count)]
-        ours = f"eventlog fold, commits of {size}"
-
-        sides: dict[str, Side] = {
-            ours: reading(path, count, lambda log: fold(COUNT, log)),
-            "counts": reading(path, count, lambda log: fold(COUNTS, log).events),
-            "log.read": reading(path, count, lambda log: sum(1 for _ in log.read())),
-            "orjson.loads": parsing(bodies, count),
-            "loads of data": parsing(payloads, count),
-        }
-        unit = "events/s"
-        results += bench.race(
-            "fold",
-            sides,
-            [
-                Figure(f"fold, commits of {size} : orjson.loads of the bodies", ours, "orjson.loads", target, unit=unit),
-                Figure(f"fold, commits of {size} : the same, CPU time alone", ours, "orjson.loads", None, "cpu_rate", unit),
-                Figure(f"fold, commits of {size} : loads of each event's data", ours, "loads of data", None, unit=unit),
-                Figure(
-                    f"fold of counts, commits of {size} : orjson.loads", "counts", "orjson.loads", None, unit=unit,
-                    note="two dicts counted up for each event",
-                ),
-                Figure(f"log.read, commits of {size} : orjson.loads", "log.read", "orjson.loads", None, unit=unit),
-            ],
-        )  # fmt: skip
-        shutil.rmtree(path)
-    return results
-
-
-def bodies_of(path: Path) -> list[bytes]:
-    """The body of each commit as it stands in the log."""
-    with EventLog.open(path, read_only=True) as log:
-        return [orjson.dumps(rows) for _, _, rows in log.commits()]
-
-
-def reading(path: Path, count: int, read: Callable[[EventLog], int]) -> Side:
-    """Open the log anew, and time `read`, which says how many events it saw."""
 
     def turn() -> Sample:
         seen = []
         with EventLog.open(path, read_only=True) as log:
             sample = timed(count, lambda: seen.append(read(log)))
-        if seen != [count]:
-            raise AssertionError(f"{seen} events were read, of {count}")
+        if seen != [count if expected is None else expected]:
+            raise AssertionError(f"{seen} events were read, of {count if expected is None else expected}")
+        return sample
+
+    return turn
+
+
+def selecting(path: Path, count: int, where: str = "", expected: int | None = None) -> Side:
+    """sqlite3: SELECT in order, and orjson.loads of the data of each row; what a fold over a table of events has to do at least."""
+
+    def turn() -> Sample:
+        connection = sqlite(path, "NORMAL")
+        seen = []
+
+        def work() -> None:
+            loads, number = orjson.loads, 0
+            for _seq, _time, _type, _stream, data in connection.execute(
+                f"SELECT seq, time, type, stream, data FROM events {where} ORDER BY seq"
+            ):
+                loads(data)
+                number += 1
+            seen.append(number)
+
+        try:
+            sample = timed(count, work)
+        finally:
+            connection.close()
+        if seen != [count if expected is None else expected]:
+            raise AssertionError(f"{seen} rows were read, of {count if expected is None else expected}")
         return sample
 
     return turn
@@ -112,119 +116,132 @@ def parsing(bodies: Sequence[bytes], count: int) -> Side:
     return lambda: timed(count, work)
 
 
-_PEAK = "print(next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM')))"
-_FOLD = "from pathlib import Path; from benchmarks.folds import fold_once; import sys; fold_once(Path(sys.argv[1]))"
+def from_eventsourcing(path: Path, count: int) -> Side:
+    """All notifications of the application, in pages, each made a domain event again: how its projections read."""
+    app = eventsourcing_application(path)
+    journal = journal_class()()
+    for number in range(count - 1):  # its creation is an event, too
+        journal.note(event(1_000_000 + number).data)
+    app.save(journal)
+    app.close()
+
+    def turn() -> Sample:
+        app = eventsourcing_application(path)
+        seen = []
+
+        def work() -> None:
+            number, start = 0, 1
+            while page := app.recorder.select_notifications(start, PAGE):
+                for notification in page:
+                    app.mapper.to_domain_event(notification)
+                    number += 1
+                start = page[-1].id + 1
+            seen.append(number)
+
+        try:
+            sample = timed(count, work)
+        finally:
+            app.close()
+        if seen != [count]:
+            raise AssertionError(f"{seen} notifications were read, of {count}")
+        return sample
+
+    return turn
 
 
-def fold_once(path: Path) -> None:
-    """What the child whose memory is measured does."""
+def from_lmdb(path: Path, count: int) -> Side:
+    """A cursor over all values, and orjson.loads of each."""
+    lmdb: Any = importlib.import_module("lmdb")
+    path.mkdir()
+    with lmdb.open(os.fspath(path), map_size=4 << 30) as environment, environment.begin(write=True) as transaction:
+        for number, one in enumerate(events(count)):
+            transaction.put(number.to_bytes(8, "big"), orjson.dumps([*one]), append=True)
+
+    def turn() -> Sample:
+        with lmdb.open(os.fspath(path), map_size=4 << 30, readonly=True) as environment, environment.begin() as transaction:
+            loads = orjson.loads
+            return timed(count, lambda: [None for _, value in transaction.cursor() if loads(value) is None])
+
+    return turn
+
+
+def bodies_of(path: Path) -> list[bytes]:
+    """The body of each commit as it stands in the log."""
     with EventLog.open(path, read_only=True) as log:
-        fold(COUNT, log)
+        return [orjson.dumps(rows) for _, _, rows in log.commits()]
 
 
-def memory(bench: Bench) -> list[Result]:
-    """Peak resident memory of a child that folds a million events, over that of a bare interpreter: one-event and 100-event commits.
+def full_fold(bench: Bench) -> list[Result]:
+    """Fold everything, the files in the page cache, against orjson.loads of the same bodies, already cut out and in memory.
 
-    Every import is counted, ours and orjson's. Needs /proc (VmHWM).
+    That peer only parses: no file, no checksum, no handler. Beside it one that parses the data of each event alone, and the stores that a
+    fold could read from instead: sqlite3 (SELECT and loads), lmdb (cursor and loads), eventsourcing. The log is opened anew each round.
     """
-    if not os.path.exists("/proc/self/status"):
-        bench.skip("memory", "no /proc/self/status here")
-        return []
-    count = bench.size(1_000_000, 400)
-    path = bench.place("log")
-    build(path, count // 2, 1)
-    with EventLog.open(path) as log:
-        for first in range(count // 2, count, 100):
-            log.commit(events(min(100, count - first), first), BATCHED)
-    ours = f"fold of {count} events"
-    results = bench.race(
-        "memory",
-        {ours: lambda: _peak(_FOLD, path), "bare interpreter": lambda: _peak("pass", path)},
-        [
-            Figure(
-                "fold memory over the bare interpreter", ours, "bare interpreter", 40.0, "mib", "MiB", "difference", at_most=True,
-                note=f"{count} events, half of them in one-event commits",
-            )
-        ],
-        rounds=min(3, bench.rounds),
-        warm=False,
-    )  # fmt: skip
-    shutil.rmtree(path)
-    return results
-
-
-def _peak(code: str, path: Path) -> Sample:
-    root = str(Path(__file__).resolve().parent.parent)
-    command = [sys.executable, "-c", f"{code}\n{_PEAK}", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": root})
-    return {"mib": int(done.stdout) / 1024}
-
-
-def opening(bench: Bench) -> list[Result]:
-    """Open and close, for writing, a log of 1 GiB and one of 1 MiB, in the boot that wrote them. Then the big one is deleted."""
-    big, small = bench.size(1024, 2), 1  # MiB
-    paths = {"large": bench.place("large"), "small": bench.place("small")}
-    for path, mib in zip(paths.values(), (big, small), strict=True):
-        with EventLog.open(path) as log:
-            for number in range(mib * 4):
-                log.commit(event(number, (256 << 10) - 64), BATCHED)
-    times = bench.size(300, 3)
-    names = {"large": f"{big} MiB", "small": f"{small} MiB"}
-
-    def opened(path: Path, read_only: bool) -> Callable[[], Sample]:
-        def turn() -> Sample:
-            start = time.perf_counter()
-            for _ in range(times):
-                EventLog.open(path, read_only=read_only).close()
-            return {"ms": (time.perf_counter() - start) / times * 1000}
-
-        return turn
-
     results = []
-    for read_only, how in ((False, "open for writing"), (True, "open read-only")):
-        results += bench.race(
-            "opening",
-            {names[which]: opened(path, read_only) for which, path in paths.items()},
-            [Figure(f"{how}, {names['large']} : {names['small']}", names["large"], names["small"], 2.0, "ms", "ms", at_most=True)],
-        )
-    for path in paths.values():
+    count = max(100, bench.size(30_000, 200))
+    table = bench.place("sqlite.db")
+    build_sqlite(table, count)
+    others: dict[str, Side] = {"sqlite3 SELECT + loads": selecting(table, count)}
+    if not (reason := STORES["lmdb"].missing()):
+        others["lmdb cursor + loads"] = from_lmdb(bench.place("lmdb"), count)
+    else:
+        bench.skip("lmdb cursor + loads", reason)
+    if not (reason := STORES["eventsourcing"].missing()):
+        others["eventsourcing notifications"] = from_eventsourcing(bench.place("eventsourcing.db"), max(100, count // 15))
+    else:
+        bench.skip("eventsourcing notifications", reason)
+    for size, target, to_sqlite in ((1, 0.35, 0.6), (100, 0.8, 2.0)):
+        path = bench.place("log")
+        build(path, count, size)
+        bodies = bodies_of(path)
+        payloads = [orjson.dumps(event(1_000_000 + number).data) for number in range(count)]
+        ours, bodies_side = f"eventlog fold, commits of {size}", "orjson.loads of the bodies"
+        sides: dict[str, Side] = {
+            ours: reading(path, count, lambda log: fold(COUNT, log)),
+            "fold of counts": reading(path, count, lambda log: fold(COUNTS, log).events),
+            "log.read": reading(path, count, lambda log: sum(1 for _ in log.read())),
+            bodies_side: parsing(bodies, count),
+            "orjson.loads of each event's data": parsing(payloads, count),
+            **others,
+        }
+        unit, to_others = "events/s", {"sqlite3 SELECT + loads": to_sqlite, "eventsourcing notifications": 8.0}
+        figures = [
+            Figure(f"fold, commits of {size} : orjson.loads of the bodies", ours, bodies_side, target, unit=unit),
+            Figure(f"fold, commits of {size} : the same, CPU time alone", ours, bodies_side, None, "cpu_rate", unit),
+            Figure(f"fold, commits of {size} : loads of each event's data", ours, "orjson.loads of each event's data", None, unit=unit),
+            Figure(f"fold of counts, commits of {size} : orjson.loads", "fold of counts", bodies_side, None, unit=unit),
+            Figure(f"log.read, commits of {size} : orjson.loads", "log.read", bodies_side, None, unit=unit),
+            *(Figure(f"fold, commits of {size} : {name}", ours, name, to_others.get(name), unit=unit) for name in others),
+        ]
+        results += bench.race("fold", sides, figures, title=f"full fold, commits of {size}")
         shutil.rmtree(path)
     return results
 
 
-def verifying(bench: Bench) -> list[Result]:
-    """verify, against SHA-256 and CRC-32 of the same files, read in one-MiB pieces: the least that it could do."""
+def selective_fold(bench: Bench) -> list[Result]:
+    """A fold that handles one event in 1,000, against the fold of everything; sqlite3 with an index on type beside it."""
     results = []
+    count = max(ONE_IN, bench.size(200_000))
+    expected = -(-count // ONE_IN)
+    table = bench.place("sqlite.db")
+    build_sqlite(table, count, rare=True)
     for size in (1, 100):
         path = bench.place("log")
-        build(path, max(size, bench.size(20_000, 200)), size)
-        files = sorted(path.glob("segments/*.seg"))
-        mb = sum(file.stat().st_size for file in files) / 1e6
-        head = {"sum": 0}
-
-        def verified(path: Path = path, mb: float = mb) -> Sample:
-            start = time.perf_counter()
-            found = audit.verify(path)
-            if not found.ok:
-                raise AssertionError(json.dumps([str(problem) for problem in found.problems]))
-            return {"rate": mb / (time.perf_counter() - start)}
-
-        def summed(files: Sequence[Path] = files, mb: float = mb, head: dict[str, int] = head) -> Sample:
-            start = time.perf_counter()
-            for file in files:
-                hasher, crc = hashlib.sha256(), 0
-                with file.open("rb", buffering=0) as stream:
-                    while piece := stream.read(1 << 20):
-                        hasher.update(piece)
-                        crc = zlib.crc32(piece, crc)
-                head["sum"] ^= crc
-            return {"rate": mb / (time.perf_counter() - start)}
-
-        ours = f"verify, commits of {size}"
+        build(path, count, size, rare=True)
+        ours, full, index = f"selective fold, commits of {size}", f"full fold, commits of {size}", "sqlite3, index on type"
+        sides: dict[str, Side] = {
+            ours: reading(path, count, lambda log: fold(COUNT_RARE, log), expected),
+            full: reading(path, count, lambda log: fold(COUNT, log), count - expected),
+            index: selecting(table, count, f"WHERE type = '{RARE}'", expected),
+        }
         results += bench.race(
-            "verify",
-            {ours: verified, "sha256+crc32": summed},
-            [Figure(f"verify, commits of {size} : sha256+crc32 of the bytes", ours, "sha256+crc32", None, unit="MB/s")],
+            "selective",
+            sides,
+            [
+                Figure(f"{ours} : fold of everything", ours, full, 20.0, unit="events/s"),
+                Figure(f"{ours} : sqlite3 with an index on type", ours, index, None, unit="events/s"),
+            ],
+            title=f"fold that handles 1 event in {ONE_IN:,}, commits of {size}",
         )
         shutil.rmtree(path)
     return results

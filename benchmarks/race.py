@@ -20,14 +20,15 @@ Sample = Mapping[str, float]
 """What one turn of one side gave: metric -> value. "rate" is operations (or MB) a second; others are named with their unit."""
 
 Side = Callable[[], Sample]
-Kind = Literal["ratio", "difference", "worst"]
+Kind = Literal["ratio", "difference", "worst", "value"]
 
 TRIES_MAX = 4  # rounds that are thrown away, for each that is wanted, before one is kept however loud
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What is compared. `kind`: "ratio" and "difference" are taken within each round, "worst" is the ratio of the maxima of all rounds.
+    """What is compared. `kind`: "ratio" and "difference" are taken within each round, "worst" is the ratio of the maxima of all rounds,
+    "value" is ours alone, without a peer.
 
     `target` is None for what is shown for information; `at_most`: smaller is better.
     """
@@ -56,13 +57,9 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         return cls(statistics.median(values), min(values), max(values), tuple(values))
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "median": _short(self.median),
-            "min": _short(self.low),
-            "max": _short(self.high),
-            "values": [_short(v) for v in self.values],
-        }
+    def as_json(self, *, values: bool = True) -> dict[str, Any]:
+        shown: dict[str, Any] = {"median": _short(self.median), "min": _short(self.low), "max": _short(self.high)}
+        return {**shown, "values": [_short(v) for v in self.values]} if values else shown
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Result:
     workload: str
     figure: Figure
     ours: Spread
-    peer: Spread
+    peer: Spread | None
     value: Spread
     syncs: float | None
     load: str
@@ -94,7 +91,7 @@ class Result:
             "unit": figure.unit,
             "kind": figure.kind,
             "ours": {"name": figure.ours, **self.ours.as_json()},
-            "peer": {"name": figure.peer, **self.peer.as_json()},
+            "peer": None if self.peer is None else {"name": figure.peer, **self.peer.as_json()},
             "value": self.value.as_json(),
             "target": figure.target,
             "at_most": figure.at_most,
@@ -109,6 +106,32 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+@dataclass(frozen=True)
+class Race:
+    """All sides of one race, with all that was measured of them: what the plots and the long table are made of."""
+
+    workload: str
+    title: str
+    sides: Mapping[str, Mapping[str, Spread]]
+    syncs: Mapping[str, float]
+    load: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "workload": self.workload,
+            "title": self.title,
+            "load": self.load,
+            "sides": [
+                {
+                    "name": name,
+                    "syncs_per_operation": _short(self.syncs[name]) if name in self.syncs else None,
+                    "metrics": {metric: spread.as_json(values=False) for metric, spread in metrics.items()},
+                }
+                for name, metrics in self.sides.items()
+            ],
+        }
+
+
 @dataclass
 class Bench:
     """One run: where it may write, how long it may take, and what it found. `scale` shrinks every workload (tests use 0.001).
@@ -121,6 +144,9 @@ class Bench:
     scale: float = 1.0
     calm: float | None = None
     skipped: dict[str, str] = field(default_factory=dict)
+    races: list[Race] = field(default_factory=list)
+    peers: dict[str, dict[str, str]] = field(default_factory=dict)
+    counted: dict[str, float | None] = field(default_factory=dict)
     say: Callable[[str], None] = lambda text: None
     _places: int = 0
 
@@ -144,10 +170,14 @@ class Bench:
         figures: Sequence[Figure],
         syncs: Mapping[str, float] | None = None,
         *,
+        title: str = "",
         rounds: int | None = None,
         warm: bool = True,
     ) -> list[Result]:
-        """Run all sides in turn, `rounds` times after one round that does not count; who begins changes from round to round."""
+        """Run all sides in turn, `rounds` times after one round that does not count; who begins changes from round to round.
+
+        `syncs` per operation of the sides for which they were counted. `title` names the race (default: its first figure).
+        """
         rounds = self.rounds if rounds is None else rounds
         names = list(sides)
         kept: list[Mapping[str, Sample]] = []
@@ -171,11 +201,19 @@ class Bench:
         load = f"others took {statistics.median(busy):.1f} cores (median; {min(busy):.1f}-{max(busy):.1f})"
         if self.calm is not None:
             load += f"; {tries - 1 - rounds} rounds above {self.calm:g} thrown away"
+        spreads = {
+            name: {metric: Spread.of([samples[name][metric] for samples in kept]) for metric in kept[0][name] if metric != "children_cpu_s"}
+            for name in names
+        }
+        title = title or (figures[0].name if figures else workload)
+        self.races.append(Race(workload, title, spreads, syncs or {}, load))
         return [self._result(workload, figure, kept, syncs or {}, load) for figure in figures]
 
     @staticmethod
     def _result(workload: str, figure: Figure, rounds: Sequence[Mapping[str, Sample]], syncs: Mapping[str, float], load: str) -> Result:
         ours = [samples[figure.ours][figure.metric] for samples in rounds]
+        if figure.kind == "value":
+            return Result(workload, figure, Spread.of(ours), None, Spread.of(ours), syncs.get(figure.ours), load)
         peer = [samples[figure.peer][figure.metric] for samples in rounds]
         if figure.kind == "worst":
             value = Spread.of([max(ours) / max(peer)])

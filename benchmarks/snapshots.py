@@ -106,7 +106,7 @@ def snapshots(bench: Bench) -> list[Result]:
         "status, fold": (lambda name: status_of(paths[name]), 2.0, bench.rounds),
         "status, command": (lambda name: command(paths[name]), 2.0, bench.rounds),
         "hook decision": (lambda name: decision(paths[name], counters[name]), 2.0, bench.rounds),
-        "status fold without snapshots": (lambda name: whole(paths[name]), None, min(bench.rounds, 2)),
+        "status fold without snapshots": (lambda name: whole(paths[name]), None, 1),
     }
     results = []
     for what, (work, target, rounds) in works.items():

@@ -1,23 +1,24 @@
-"""Processes that commit to one store when they are told to: `python -m benchmarks.workers eventlog|sqlite|bare PATH`.
+"""Processes that commit to one store when they are told to: `python -m benchmarks.workers KIND PATH`, KIND as in peers.STORES.
 
 Told over a pipe: a line with a number of commits; answered by a line of JSON with when it began and ended, and how long each took.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import orjson
 
-from benchmarks.stores import INSERT, BareFile, event, frame_of, row, sqlite
-from eventlog import Event, EventLog
+from benchmarks.peers import STORES
+from benchmarks.stores import event
 
 
 class Crew:
@@ -26,11 +27,18 @@ class Crew:
     def __init__(self, kind: str, path: Path, count: int) -> None:
         root = str(Path(__file__).resolve().parent.parent)
         command = [sys.executable, "-m", "benchmarks.workers", kind, str(path)]
-        self._workers = []
+        self._workers: list[subprocess.Popen[bytes]] = []
         for _ in range(count):
             worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root})
             self._workers.append(worker)
             self._answer(worker)  # one after the other: only one makes the store
+
+    @classmethod
+    @contextlib.contextmanager
+    def several(cls, wanted: Mapping[str, int], place: Callable[[str], Path]) -> Iterator[dict[str, Crew]]:
+        """A crew for each kind of store, of so many processes."""
+        with contextlib.ExitStack() as all_of_them:
+            yield {kind: all_of_them.enter_context(cls(kind, place(kind), count)) for kind, count in wanted.items()}
 
     def work(self, each: int) -> tuple[float, float, list[float]]:
         """Let every process make `each` commits at once: the seconds that all took, their CPU seconds, and the seconds of each commit."""
@@ -63,42 +71,21 @@ class Crew:
             worker.stdout.close()
 
 
-def _opened(kind: str, path: Path) -> Callable[[Event, bytes], object]:
-    """What makes one durable commit."""
-    if kind == "eventlog":
-        log = EventLog.open(path)
-        return lambda made, frame: log.commit(made)
-    if kind == "bare":
-        file = BareFile(path)
-        return lambda made, frame: list(file.write((frame,)))
-    execute = sqlite(path, "FULL").execute
-
-    def transaction(made: Event, frame: bytes) -> None:
-        execute("BEGIN IMMEDIATE")
-        execute(INSERT, row(made, time.time_ns))
-        execute("COMMIT")
-
-    return transaction
-
-
 def main(kind: str, path: Path) -> None:
-    commit = _opened(kind, path)
+    store = STORES[kind]
+    opened = store.open(path)
     clock = time.monotonic  # one clock for all processes
-    made = [event(1_000_000 + number) for number in range(64)]
-    made_frames = [(one, frame_of(one)) for one in made]
+    made = store.prepare([event(1_000_000 + number) for number in range(64)])
     out = sys.stdout.buffer
     out.write(b"ready\n")
     out.flush()
     for line in sys.stdin.buffer:
-        took = []
+        items = [made[number & 63] for number in range(int(line))]
         start, cpu = clock(), time.process_time()
-        for number in range(int(line)):
-            one, frame = made_frames[number & 63]
-            before = clock()
-            commit(one, frame)
-            took.append(clock() - before)
+        took = opened.run(items)
         out.write(orjson.dumps({"start": start, "end": clock(), "cpu": time.process_time() - cpu, "took": took}) + b"\n")
         out.flush()
+    opened.close()
 
 
 if __name__ == "__main__":

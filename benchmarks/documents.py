@@ -1,0 +1,157 @@
+"""README.md and docs/performance.md say what the newest file under benchmarks/results/ says, and nothing else: their tables are generated.
+
+Between two marks each of them holds a block that `python -m benchmarks.report --write` writes; a test fails when a block, or a plot under
+docs/plots/, is not what the newest file gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import report
+from benchmarks.charts import charts
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PLOTS = Path("benchmarks", "results"), Path("docs", "plots")
+BEGIN = "<!-- benchmarks: written by `python -m benchmarks.report --write`, not by hand -->"
+END = "<!-- benchmarks: end -->"
+
+
+class Headline(NamedTuple):
+    """A row of the README: a figure by its name, and the words for both sides. `ours` "" continues the row above."""
+
+    figure: str
+    ours: str
+    peer: str
+
+
+HEADLINES = (
+    Headline("commit : sqlite3 WAL FULL", "commit, IMMEDIATE, one thread", "sqlite3 WAL FULL"),
+    Headline("commit : lmdb", "", "lmdb"),
+    Headline("commit : rocksdict", "", "RocksDB, sync on"),
+    Headline("commit : pwrite+fdatasync", "", "a bare pwrite + fdatasync loop"),
+    Headline("64 coroutines : bare loop of one thread", "the same, 64 coroutines", "the bare loop, alone"),
+    Headline("16 threads : bare loop of one thread", "the same, 16 threads", "the bare loop, alone"),
+    Headline("16 threads : 16 on sqlite3 WAL FULL", "", "sqlite3 WAL FULL"),
+    Headline("8 processes : 8 on sqlite3 WAL FULL", "the same, 8 processes", "sqlite3 WAL FULL"),
+    Headline("8 processes, worst wait : sqlite3's (all rounds)", "the worst wait among them", "sqlite3 WAL FULL"),
+    Headline("BATCHED commit : sqlite3 WAL NORMAL transaction", "commit, BATCHED", "sqlite3 WAL NORMAL"),
+    Headline("BATCHED commit of 100 events : sqlite3 executemany", "commit of 100 events, BATCHED", "sqlite3 executemany"),
+    Headline("guarded effect : sqlite3 WAL FULL outbox", "guarded effect", "sqlite3 outbox, 3 transactions"),
+    Headline("guarded effect : eventsourcing, 3 saves", "", "eventsourcing, 3 saves"),
+    Headline("guarded effect : DBOS (SQLite) step", "", "DBOS on SQLite, recorded after the call only"),
+    Headline("guarded effect : LangGraph (SqliteSaver) node", "", "LangGraph, recorded after the call only"),
+    Headline(
+        "16 guarded effects in flight : as many on the sqlite3 outbox", "16 guarded effects in flight", "as many on the sqlite3 outbox"
+    ),
+    Headline("fold, commits of 1 : orjson.loads of the bodies", "fold, one-event commits", "`orjson.loads` of the bodies in memory"),
+    Headline("fold, commits of 1 : sqlite3 SELECT + loads", "", "sqlite3 SELECT + loads"),
+    Headline("fold, commits of 1 : eventsourcing notifications", "", "eventsourcing"),
+    Headline("fold, commits of 100 : sqlite3 SELECT + loads", "fold, commits of 100", "sqlite3 SELECT + loads"),
+    Headline("selective fold, commits of 1 : fold of everything", "fold of 1 event in 1,000", "the fold of everything"),
+    Headline("selective fold, commits of 1 : sqlite3 with an index on type", "", "sqlite3 with an index on type"),
+    Headline("status, fold, 10,000,000 events : 10,000 events", "status of 10 million events, with snapshots", "of 10,000 events"),
+    Headline("hook decision, 10,000,000 events : 10,000 events", "a hook's decision in them", "in 10,000 events"),
+    Headline("follower at work, p99 from commit to reader", "commit to a reader in another process, p99", ""),
+    Headline("open for writing, 1024 MiB : 1 MiB", "open 1 GiB for writing", "open 1 MiB"),
+    Headline("fold memory over the bare interpreter", "fold of 10 million events, memory", "over the bare interpreter"),
+)
+
+
+def headline_rows(found: Mapping[str, Any]) -> list[list[str]]:
+    """Rows for those headlines that were measured; what was skipped is missing."""
+    figures = {figure["name"]: figure for figure in found["figures"]}
+    rows: list[list[str]] = []
+    said = ""
+    for line in HEADLINES:
+        said = line.ours or said
+        figure = figures.get(line.figure)
+        if figure is None:
+            continue
+        first = not rows or rows[-1][-1] != said
+        _, value, _, _, ours, peer, syncs = report.cells(figure)
+        rate = ours + (f", {syncs} sync{'' if syncs == '1' else 's'} each" if syncs and figure["metric"] == "rate" else "")
+        if figure["kind"] in {"value", "difference"}:
+            rate, value = value, ""
+        beside = f"{line.peer}: {peer}" if peer and figure["kind"] != "difference" else line.peer
+        rows.append([said if first else "", rate if first else "", beside, value, said])
+    return [row[:-1] for row in rows]
+
+
+def readme_block(found: Mapping[str, Any]) -> str:
+    where = found["machine"]
+    text = (
+        f"Ratios within one run, interleaved, medians of {found['rounds']} rounds; {where['cores']} cores of {where['cpu']}, "
+        f"{where['system']}, {where['file_system']}, a disk that confirms an fdatasync in "
+        f"{where['fdatasync_us']:.0f} µs; {where['date'][:10]}."
+    )
+    lines = [text, "", *report.table(("", "ours", "beside", "ratio"), headline_rows(found)), ""]
+    drawn = charts(found)
+    lines += [f"![{name.removesuffix('.svg')}]({(PLOTS / name).as_posix()})" for name in ("commits.svg", "effects.svg") if name in drawn]
+    return "\n".join(lines)
+
+
+def performance_block(found: Mapping[str, Any]) -> str:
+    versions = found["machine"]["versions"]
+    lines = ["### Figures", "", *report.table(report.HEADINGS, [report.cells(figure) for figure in found["figures"]]), ""]
+    lines += [report.conditions(found), ""]
+    lines += [f"Skipped: {peer}: {reason}\n" for peer, reason in found["skipped"].items()]
+    lines += ["### Peers, and what they promise", ""]
+    lines += report.table(("side", "settings", "at a power cut"), [[name, *peer.values()] for name, peer in found["peers"].items()])
+    lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".", ""]
+    for name in charts(found):
+        lines += [f"![{name.removesuffix('.svg')}](plots/{name})", ""]
+    lines += ["### All sides", ""]
+    for race in found["races"]:
+        lines += [f"**{race['title']}** ({race['load']})", "", *report.table(*report.side_table(race)), ""]
+    return "\n".join(lines).rstrip()
+
+
+def replaced(text: str, block: str) -> str:
+    """The document with this block between its marks. Raises ValueError unless it has both marks, once."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in after or END in after:
+        raise ValueError(f"not one block between {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{block}\n\n{END}{after}"
+
+
+def newest(root: Path = ROOT) -> dict[str, Any]:
+    """The results that the documents are about: the last by name, which is by date. Raises FileNotFoundError without any."""
+    files = sorted((root / RESULTS).glob("*.json"))
+    if not files:
+        raise FileNotFoundError(f"{root / RESULTS}: no results; make some with: python -m benchmarks --record")
+    found: dict[str, Any] = json.loads(files[-1].read_text(encoding="utf-8"))
+    return found
+
+
+def wanted(found: Mapping[str, Any], root: Path = ROOT) -> dict[Path, str]:
+    """Path -> what must be in it, for these results."""
+    blocks = {root / "README.md": readme_block(found), root / "docs" / "performance.md": performance_block(found)}
+    files = {path: replaced(path.read_text(encoding="utf-8"), block) for path, block in blocks.items()}
+    return {**files, **{root / PLOTS / name: svg for name, svg in charts(found).items()}}
+
+
+def write(found: Mapping[str, Any], root: Path = ROOT) -> list[Path]:
+    """Write the blocks and the plots; a plot that is drawn no more is removed."""
+    files = wanted(found, root)
+    (root / PLOTS).mkdir(exist_ok=True)
+    for old in (root / PLOTS).glob("*.svg"):
+        if old not in files:
+            old.unlink()
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+    return list(files)
+
+
+def record(found: Mapping[str, Any], root: Path = ROOT) -> Path:
+    """Keep these results as the newest, and write the documents from them."""
+    where = found["machine"]
+    file = root / RESULTS / f"{where['date'].replace(':', '')}-{where['file_system']}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(report.as_json(found), encoding="utf-8")
+    write(found, root)
+    return file
