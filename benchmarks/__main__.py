@@ -74,6 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.record and (options.names or options.quick or options.scale != 1):
         parser.error("--record takes all workloads in full: what the documents say comes from one run")
     errors = Console(stderr=True)
+    if (kind := machine.file_system(Path(options.dir))) in {"tmpfs", "ramfs"}:
+        if options.record:
+            parser.error(f"--dir: {options.dir} is a {kind}, where a sync costs nothing: name a directory on a disk")
+        errors.print(f"warning: {options.dir} is a {kind}, where a sync costs nothing: name a directory on a disk with --dir", markup=False)
     rounds, scale = (min(QUICK_ROUNDS, options.rounds), QUICK_SCALE) if options.quick else (options.rounds, options.scale)
     with errors.status("measuring") as status:
 

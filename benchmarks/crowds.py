@@ -131,7 +131,7 @@ def crowd(bench: Bench) -> list[Result]:
         Figure(f"{THREADS} threads, p99 wait : sqlite3's", ours, f"sqlite3 WAL FULL, {THREADS} threads", None, "p99_ms", "ms", at_most=True)
     )
     syncs = {
-        **of_each(bench, stores, bench.size(1600, THREADS), THREADS),
+        **of_each(bench, stores, bench.size(1600, THREADS), threads=THREADS),
         ours: syncs_of(bench.place("log"), len(made), lambda log: commit_in_threads(log, made, THREADS)),
         "eventlog IMMEDIATE, 64 threads": syncs_of(bench.place("log"), len(made), lambda log: commit_in_threads(log, made, 64)),
         "eventlog IMMEDIATE, 64 coroutines": syncs_of(bench.place("log"), len(made), lambda log: commit_in_coroutines(log, made, 64)),
@@ -168,9 +168,9 @@ def processes(bench: Bench) -> list[Result]:
             ),
             Figure(f"{PROCESSES} processes, p99 wait : sqlite3's", ours, theirs, None, "p99_ms", "ms", at_most=True),
         ]
-        # What one process syncs for a commit; eight in company may be spared some of them, which no trace of one can show.
-        alone = {loop: counted(bench, bare, bench.size(1000, 20))}
-        syncs = {title: count for title, count in alone.items() if count is not None}
+        syncs = of_each(bench, stores, bench.size(800, PROCESSES * 2), processes=PROCESSES)
+        if (alone := counted(bench, bare, bench.size(1000, 20))) is not None:
+            syncs[loop] = alone
         return bench.race("processes", sides, figures, syncs, title=f"commit of one event, {PROCESSES} processes")
 
 

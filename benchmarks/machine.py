@@ -31,6 +31,10 @@ def describe(place: Path) -> dict[str, Any]:
     }
 
 
+def file_system(place: Path) -> str:
+    return _disk(place)["file_system"]
+
+
 def sync_costs(place: Path) -> tuple[float, float]:
     """Microseconds that one fdatasync after a small overwrite takes: the median and the 99th percentile of some."""
     fd = os.open(place / "sync-cost", os.O_RDWR | os.O_CREAT, 0o600)

@@ -20,7 +20,7 @@ from benchmarks.race import Bench
 from benchmarks.stores import events
 
 _NO_FILE = 999_999_999
-MARK = f"fdatasync({_NO_FILE})"  # refused by the kernel, seen by strace: where the counted part begins and ends
+MARK = f"fdatasync({_NO_FILE}"  # refused by the kernel, seen by strace: where the counted part begins and ends
 _TRACED = "fsync,fdatasync,msync,sync_file_range,openat,close,write,writev,pwrite64,pwritev,pwritev2"
 # Each is matched at the begin of a line, behind the thread's number: what a program writes may read like a call.
 _MARKED = re.compile(rf"^\d+ +{re.escape(MARK)}.*$", re.MULTILINE)
@@ -48,12 +48,13 @@ def durable_calls(trace: str) -> int:
     return count
 
 
-def counted(bench: Bench, store: Store, operations: int, threads: int = 1) -> float | None:
+def counted(bench: Bench, store: Store, operations: int, *, threads: int = 1, processes: int = 1) -> float | None:
     """Syncs for each operation of this store, growth and checkpoints included, opening and closing not.
 
+    In many threads or processes it depends on how they meet, and strace slows them: a figure of that size, not an exact one.
     None without strace, with the reason printed. Taken once a run: a store that is raced twice is not counted twice.
     """
-    key = f"{store.kind} {threads}"
+    key = f"{store.kind} {threads} {processes}"
     if key in bench.counted:
         return bench.counted[key]
     bench.say(f"counting the syncs of {store.title}")
@@ -65,7 +66,16 @@ def counted(bench: Bench, store: Store, operations: int, threads: int = 1) -> fl
         root = str(Path(__file__).resolve().parent.parent)
         # --seccomp-bpf: only the calls that are traced stop the program; the imports of some peers make a hundred thousand others.
         command = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(trace), "-e", f"trace={_TRACED}", "-e", "signal=none"]
-        command += [sys.executable, "-m", "benchmarks.syncs", store.kind, str(bench.place(store.kind)), str(operations), str(threads)]
+        command += [
+            sys.executable,
+            "-m",
+            "benchmarks.syncs",
+            store.kind,
+            str(bench.place(store.kind)),
+            str(operations),
+            str(threads),
+            str(processes),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}, check=False)
         try:
             if done.returncode:
@@ -77,10 +87,10 @@ def counted(bench: Bench, store: Store, operations: int, threads: int = 1) -> fl
     return found
 
 
-def of_each(bench: Bench, stores: list[Store], operations: int, threads: int = 1) -> dict[str, float]:
-    """Title -> syncs per operation, for those where they could be counted; with many threads the title says so."""
-    said = f", {threads} threads" if threads > 1 else ""
-    found = {f"{store.title}{said}": counted(bench, store, operations, threads) for store in stores}
+def of_each(bench: Bench, stores: list[Store], operations: int, *, threads: int = 1, processes: int = 1) -> dict[str, float]:
+    """Title -> syncs per operation, for those where they could be counted; with many threads or processes the title says so."""
+    said = f", {threads} threads" if threads > 1 else f", {processes} processes" if processes > 1 else ""
+    found = {f"{store.title}{said}": counted(bench, store, operations, threads=threads, processes=processes) for store in stores}
     return {title: count for title, count in found.items() if count is not None}
 
 
@@ -92,10 +102,18 @@ def _mark() -> None:
     raise AssertionError("the kernel synced a descriptor that there cannot be")
 
 
-def main(kind: str, path: Path, operations: int, threads: int) -> None:
-    """The child under strace."""
+def main(kind: str, path: Path, operations: int, threads: int, processes: int) -> None:
+    """The child under strace, which follows what this starts."""
     from benchmarks.crowds import shared_out
+    from benchmarks.workers import Crew
 
+    if processes > 1:
+        with Crew(kind, path, processes) as crew:
+            crew.work(1)
+            _mark()
+            crew.work(operations // processes)
+            _mark()
+        return
     store = {**STORES, **EFFECTS}[kind]
     items = store.prepare(events(operations))
     opened = store.open(path)
@@ -110,4 +128,4 @@ def main(kind: str, path: Path, operations: int, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))
