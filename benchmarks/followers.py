@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,21 +26,24 @@ BUSY_S, IDLE_S = 0.002, 0.05
 POLL_S = 0.001
 
 
-def _followed(path: Path, count: int) -> Iterator[float]:
+def _followed(path: Path, count: int, begin: Callable[[], None]) -> Iterator[float]:
     """Seconds from the begin of each commit until `follow` gave its event."""
     clock = time.monotonic
     with EventLog.open(path, read_only=True) as log:
-        for number, made in enumerate(log.follow(int(log.head), timeout=30), 1):
+        head = int(log.head)
+        begin()  # now that its place is known: what is committed before would be waited for in vain
+        for number, made in enumerate(log.follow(head, timeout=30), 1):
             yield clock() - made.data["begun"]
             if number == count:
                 return
 
 
-def _polled(path: Path, count: int) -> Iterator[float]:
+def _polled(path: Path, count: int, begin: Callable[[], None]) -> Iterator[float]:
     """The same from sqlite3: `PRAGMA data_version` each ms, its documented way to hear of others' commits, then SELECT."""
     connection, clock, number = sqlite(path, "FULL"), time.monotonic, 0
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
     version = None
+    begin()
     try:
         while number < count:
             (now,) = connection.execute("PRAGMA data_version").fetchone()
@@ -84,11 +86,9 @@ class Writer:
         self._process.stdout.close()
 
 
-def side(writer: Writer, follow: Callable[[Path, int], Iterator[float]], path: Path, count: int, rest_s: float) -> Side:
+def side(writer: Writer, follow: Callable[[Path, int, Callable[[], None]], Iterator[float]], path: Path, count: int, rest_s: float) -> Side:
     def turn() -> Sample:
-        # The writer waits until the follower has had time to look once: its first wait is that for an event, not for its own start.
-        threading.Timer(0.02, writer.commit, (count, rest_s)).start()
-        took = list(follow(path, count))
+        took = list(follow(path, count, lambda: writer.commit(count, rest_s)))
         if len(took) != count:
             raise AssertionError(f"{len(took)} events arrived, of {count}")
         return latencies(took)
