@@ -16,9 +16,24 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_HARNESSES = ("claude-code", "codex")
+
+
+def _hook() -> int:
+    import sys
+
+    from eventlog.cli.hook import run
+
+    return run(sys.argv[2:])
+
 
 def __getattr__(name: str) -> object:
     if name == "main":
+        import sys
+
+        # A hook is run at every step of an agent: it must not wait for click.
+        if sys.argv[1:2] == ["hook"] and sys.argv[2:3] and sys.argv[2] in _HARNESSES and not {"-h", "--help"} & {*sys.argv[3:]}:
+            return _hook
         from eventlog.cli.app import main
 
         return main

@@ -37,7 +37,7 @@ def restarting(draft: Draft, why: str) -> FailClosed:
             f"end this process and start the agent anew; give it as its first input what this prints: "
             f"eventlog deliveries show LOG {intent.id} --startup"
         )
-    return FailClosed(f"{why}; {intent.id} has to reach a new process", help_, intent.id)
+    return FailClosed(f"{why}; {intent.id} has to reach a new process", help_, intent.id, restart=True)
 
 
 def restart(draft: Draft, intent: SyncIntent, reason: str, *, barred: bool = True) -> None:

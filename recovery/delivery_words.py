@@ -128,12 +128,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class FailClosed:
-    """Deny the call. `what_to_do` names the command or the act that helps, with LOG for the path of the log."""
+    """Deny the call. `what_to_do` names the command or the act that helps, with LOG for the path of the log. `restart`: a new process is
+    what helps."""
 
     reason: str
     what_to_do: str
     intent: str | None = None
     acknowledged: str | None = None
+    restart: bool = False
 
 
 Admission = PassThrough | Reconcile | Block | Wait | FailClosed

@@ -18,7 +18,8 @@ from eventlog.recovery.delivery_words import (
     Refused,
 )
 from eventlog.recovery.desk import Deliveries
-from eventlog.recovery.harness.framing import find_payload, find_startup, frame
+from eventlog.recovery.harness.carrier import Carrier
+from eventlog.recovery.harness.framing import find_payload, find_startup
 
 __all__ = ["Adapter", "Capabilities", "Output"]
 
@@ -56,6 +57,7 @@ class Adapter:
     def __init__(self, deliveries: Deliveries, capabilities: Capabilities) -> None:
         self.deliveries = deliveries
         self.capabilities = capabilities
+        self.carrier = Carrier(deliveries.log.path)
 
     def pre_tool_use(self, caller: Caller, call: str, output: Output) -> PassThrough | Block | FailClosed:
         """Answer the hook; MarkDelivered follows the output, never the other way round."""
@@ -63,7 +65,7 @@ class Adapter:
         if isinstance(answer, PassThrough):
             output.allow()
         elif isinstance(answer, Block):
-            output.deny(frame(answer.intent, answer.payload))
+            output.deny(self.carrier.text(answer.intent, answer.payload))
             if answer.bound:
                 self.deliveries.mark_delivered(answer)
         else:
@@ -79,5 +81,7 @@ class Adapter:
         """A prompt with a whole tagged payload is the handshake of a replacement; any other is a new prompt."""
         startup = find_startup(prompt) if self.capabilities.startup_delivery else None
         if startup is not None:
-            return self.deliveries.accept_startup(caller, startup[1])
+            accepted = self.deliveries.accept_startup(caller, startup[1])
+            if isinstance(accepted, Done):
+                return accepted  # a void tag leaves a prompt like any other
         return self.deliveries.turn_observed(caller, "prompt")

@@ -2,6 +2,10 @@
 
 Claude Code puts words before a deny reason, Codex before and behind it; the words depend on the version, so a receipt is never a comparison
 of whole strings. A frame that was cut, escaped or replaced is not found, and then nothing is proved.
+
+A payload that is larger than what every harness carries unchanged stays in the log, and a pointer travels: where a copy of it lies, its
+digest, and its beginning. The pointer has a frame like any payload, and its frame says of which payload (`of=`): then the receipt is for the
+pointer, whole, and says that the agent was told where to read and what; not that it read the file.
 """
 
 from __future__ import annotations
@@ -9,24 +13,52 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["find_payload", "find_startup", "frame", "frame_startup"]
+__all__ = ["BYTES_MAX", "UNITS_MAX", "find_payload", "find_startup", "fits", "frame", "frame_startup", "pointer"]
 
-_HEAD = re.compile(r"\[eventlog delivery (\S+) chars=(\d+) sha256=([0-9a-f]{64})( startup=(\S+))?\]\n")
+UNITS_MAX = 9_500
+"""UTF-16 units of a whole text that Claude Code and Codex carry unchanged, in every place that they have for one (measured)."""
+BYTES_MAX = 30_000
+"""The same in bytes of UTF-8."""
 
-
-def _frame(intent: str, payload: str, more: str) -> str:
-    digest = hashlib.sha256(payload.encode()).hexdigest()
-    return f"[eventlog delivery {intent} chars={len(payload)} sha256={digest}{more}]\n{payload}\n[end of eventlog delivery {intent}]"
-
-
-def frame(intent: str, payload: str) -> str:
-    """The text that a blocked call is answered with. The same payload gives the same text, always."""
-    return _frame(intent, payload, "")
+_BEGINNING = 2_000  # characters of a large payload that the pointer shows
+_HEAD = re.compile(r"\[eventlog delivery (\S+) chars=(\d+) sha256=([0-9a-f]{64})(?: of=([0-9a-f]{64}))?(?: startup=(\S+))?\]\n")
 
 
-def frame_startup(intent: str, payload: str, startup_id: str) -> str:
-    """The first input of a replacement: the payload, tagged with its one-use id."""
-    return _frame(intent, payload, f" startup={startup_id}")
+def _frame(intent: str, text: str, more: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"[eventlog delivery {intent} chars={len(text)} sha256={digest}{more}]\n{text}\n[end of eventlog delivery {intent}]"
+
+
+def fits(text: str) -> bool:
+    """Is it small enough to be carried unchanged?"""
+    return len(text.encode("utf-16")) // 2 - 1 <= UNITS_MAX and len(text.encode()) <= BYTES_MAX
+
+
+def pointer(payload: str, path: str) -> tuple[str, str]:
+    """What travels in the place of a large payload whose copy lies at `path`, and the payload's digest. The same bytes, always."""
+    body = payload.encode()
+    digest = hashlib.sha256(body).hexdigest()
+    return (
+        f"This message has {len(body)} bytes, too many to be carried here. Read all of it before you do anything else, in the file\n"
+        f"{path}\n(sha256 {digest}). It begins:\n{payload[:_BEGINNING]}\n… and goes on in the file.",
+        digest,
+    )
+
+
+def frame(intent: str, payload: str, path: str | None = None) -> str:
+    """The text that a blocked call is answered with. The same payload gives the same text, always. With `path`: a pointer to that file."""
+    if path is None:
+        return _frame(intent, payload, "")
+    text, whole = pointer(payload, path)
+    return _frame(intent, text, f" of={whole}")
+
+
+def frame_startup(intent: str, payload: str, startup_id: str, path: str | None = None) -> str:
+    """The first input of a replacement: the payload, or a pointer to `path`, tagged with its one-use id."""
+    if path is None:
+        return _frame(intent, payload, f" startup={startup_id}")
+    text, whole = pointer(payload, path)
+    return _frame(intent, text, f" of={whole} startup={startup_id}")
 
 
 def _find(text: str) -> list[tuple[str, str, str | None]]:
@@ -35,12 +67,12 @@ def _find(text: str) -> list[tuple[str, str, str | None]]:
         payload = text[head.end() : head.end() + int(head[2])]
         whole = text.startswith(f"\n[end of eventlog delivery {head[1]}]", head.end() + int(head[2]))
         if whole and hashlib.sha256(payload.encode(errors="surrogatepass")).hexdigest() == head[3]:
-            found.append((head[1], head[3], head[5]))
+            found.append((head[1], head[4] or head[3], head[5]))
     return found
 
 
 def find_payload(text: str) -> dict[str, str]:
-    """intent -> SHA-256 of each payload that stands in the text whole. What a result says, as a receipt for batch_completed."""
+    """intent -> SHA-256 of each payload that stands in the text whole, or that a whole pointer leads to: a receipt for batch_completed."""
     return {intent: digest for intent, digest, _ in _find(text)}
 
 
