@@ -7,9 +7,10 @@ import sys
 import time
 from typing import NoReturn
 
-HARNESSES = ("claude-code",)
-_USAGE = "eventlog hook claude-code --log DIR --thread NAME [--reconciler PROGRAM] [--deadline SECONDS]"
+HARNESSES = ("claude-code", "codex")
 DEADLINE_S = 20.0
+_OPTIONS = ("--log", "--thread", "--reconciler", "--deadline", "--redact")
+_USAGE = "--log DIR --thread NAME [--reconciler PROGRAM] [--deadline SECONDS] [--record [--redact PATTERN]...]"
 
 
 def run(words: list[str]) -> int:
@@ -18,37 +19,69 @@ def run(words: list[str]) -> int:
     from eventlog.recovery.harness.running import Options
     from eventlog.recovery.harness.running import run as run_hook
 
-    found: dict[str, str] = {}
-    names = {"--log": "log", "--thread": "thread", "--reconciler": "reconciler", "--deadline": "deadline"}
+    harness, found, redact, record = words[0], dict[str, str](), list[str](), False
     rest = iter(words[1:])
     for one in rest:
         name, equals, value = one.partition("=")
-        if name not in names:
-            _wrong(f"unknown option {one!r}")
+        if one == "--record":
+            record = True
+            continue
+        if name not in _OPTIONS:
+            _wrong(harness, f"unknown option {one!r}")
         if not equals:
             value = next(rest, "")
         if not value:
-            _wrong(f"{name} needs a value")
-        found[names[name]] = value
-    if "log" not in found or "thread" not in found:
-        _wrong("--log and --thread are needed")
-    reconciler = None
-    if "reconciler" in found:
-        import shlex
+            _wrong(harness, f"{name} needs a value")
+        if name == "--redact":
+            redact.append(value)
+        else:
+            found[name] = value
+    if "--log" not in found or "--thread" not in found:
+        _wrong(harness, "--log and --thread are needed")
+    options = Options(
+        harness,
+        found["--log"],
+        found["--thread"],
+        reconciler=_split(harness, found["--reconciler"]) if "--reconciler" in found else None,
+        deadline_s=_seconds(harness, found["--deadline"]) if "--deadline" in found else DEADLINE_S,
+        record=record,
+        redact=redact,
+    )
+    if redact:
+        _check_patterns(harness, redact)
+    return run_hook(options, os.environ, started)
 
-        try:
-            reconciler = shlex.split(found["reconciler"])
-        except ValueError as error:
-            _wrong(f"--reconciler: {error}")
+
+def _split(harness: str, text: str) -> list[str]:
+    """A program and its arguments, quoted as for a shell. None is involved."""
+    import shlex
+
     try:
-        deadline_s = float(found.get("deadline", DEADLINE_S))
+        return shlex.split(text) or [text]
+    except ValueError as error:
+        _wrong(harness, f"--reconciler {text!r}: {error}")
+
+
+def _seconds(harness: str, text: str) -> float:
+    try:
+        seconds = float(text)
     except ValueError:
-        deadline_s = -1
-    if not 0 < deadline_s < 86_400:
-        _wrong("--deadline is a number of seconds")
-    return run_hook(Options(found["log"], found["thread"], reconciler, deadline_s), os.environ, started)
+        seconds = -1.0
+    if not 0 < seconds <= 86_400:
+        _wrong(harness, f"--deadline {text!r} is no number of seconds")
+    return seconds
 
 
-def _wrong(why: str) -> NoReturn:
-    sys.stderr.write(f"eventlog hook: {why} (usage: {_USAGE})\n")
+def _check_patterns(harness: str, patterns: list[str]) -> None:
+    import re
+
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            _wrong(harness, f"--redact {pattern!r}: {error}")
+
+
+def _wrong(harness: str, why: str) -> NoReturn:
+    sys.stderr.write(f"eventlog hook {harness}: {why} (usage: eventlog hook {harness} {_USAGE})\n")
     raise SystemExit(2)

@@ -242,6 +242,12 @@ class Deliveries:
         """A PostToolBatch: these calls have their results. `receipts`: call -> the SHA-256 of each payload that its result shows."""
         return self._decide("batch", caller.thread, do.batch_completed, caller, calls, receipts, self._facts(caller.thread))
 
+    def batch_shown(self, caller: Caller, call: str | None, shown: Mapping[str, Collection[str]] | None) -> Done:
+        """Without a PostToolBatch: what the transcript shows that the model was given before this call (None: a Stop, a prompt)."""
+        from eventlog.recovery.delivery_serial import batch_shown
+
+        return self._decide("shown", caller.thread, batch_shown, caller, call, shown, self._facts(caller.thread))
+
     def call_returned(self, caller: Caller, call: str) -> Done:
         """A PostToolUse."""
         return self._decide("returned", caller.thread, do.call_returned, caller, call, self._facts(caller.thread))

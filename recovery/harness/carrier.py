@@ -1,4 +1,4 @@
-"""What is said to an agent: the framed payload, or, when that is too large for a harness, a framed pointer to a copy of it beside the log."""
+"""What is said to an agent: the framed payload, or, where that is too large for a harness, a framed pointer to a copy beside the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Carrier:
         self._blobs = os.path.join(os.path.realpath(log_path), "blobs")
 
     def text(self, intent: str, payload: str) -> str:
-        """The text that a blocked call is answered with: for one payload and one log always the same. Raises OSError (no room for a copy)."""
+        """The text that a blocked call is answered with: for one payload and one log always the same. Raises OSError."""
         whole = frame(intent, payload)
         return whole if fits(whole) else frame(intent, payload, self._copy(payload))
 

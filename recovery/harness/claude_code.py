@@ -1,4 +1,4 @@
-"""Claude Code: what its hooks say (claude-code-lab, 2.1.197 and 2.1.332), and how a call is denied.
+"""Claude Code: what its hooks say (claude-code-lab, 2.1.197 and 2.1.332), and how it is started again.
 
 It names neither the model turn nor the batch: `prompt_id` is one for all turns under a user's prompt. So the chain is the process, by
 `CLAUDE_PID` and its start time, and the agent in it, and the open batch is everything since the last PostToolBatch of that chain. Subagents
@@ -29,7 +29,7 @@ from eventlog.recovery.harness.heard import (
 )
 from eventlog.recovery.harness.process import ancestor
 
-__all__ = ["EVENTS", "agent_pid", "deny", "hear"]
+__all__ = ["EVENTS", "again", "agent_pid", "hear"]
 
 EVENTS = {
     "PreToolUse": CALL,
@@ -116,9 +116,6 @@ def text_of(response: object) -> str:
     return ""
 
 
-def deny(text: str) -> bytes:
-    """The one JSON object that denies a call. ASCII: escapes come to the model as the same characters, in whatever locale."""
-    import json
-
-    said = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": text}
-    return json.dumps({"hookSpecificOutput": said}).encode("ascii")
+def again(session: str | None) -> list[str]:
+    """The words that start it anew on the same conversation."""
+    return ["claude", "--resume", session] if session else ["claude"]

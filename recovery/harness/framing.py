@@ -3,9 +3,9 @@
 Claude Code puts words before a deny reason, Codex before and behind it; the words depend on the version, so a receipt is never a comparison
 of whole strings. A frame that was cut, escaped or replaced is not found, and then nothing is proved.
 
-A payload that is larger than what every harness carries unchanged stays in the log, and a pointer travels: where a copy of it lies, its
-digest, and its beginning. The pointer has a frame like any payload, and its frame says of which payload (`of=`): then the receipt is for the
-pointer, whole, and says that the agent was told where to read and what; not that it read the file.
+A payload that is larger than what every harness carries unchanged stays in the log, and a pointer travels: where a copy of it lies,
+its digest, and its beginning. The pointer has a frame like any payload, which says of what payload it is (`of=`). The receipt is then for
+the pointer, whole: the agent was told what to read and where; whether it read the file, nobody knows.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def pointer(payload: str, path: str) -> tuple[str, str]:
     """What travels in the place of a large payload whose copy lies at `path`, and the payload's digest. The same bytes, always."""
     body = payload.encode()
     digest = hashlib.sha256(body).hexdigest()
-    return (
+    text = (
         f"This message has {len(body)} bytes, too many to be carried here. Read all of it before you do anything else, in the file\n"
-        f"{path}\n(sha256 {digest}). It begins:\n{payload[:_BEGINNING]}\n… and goes on in the file.",
-        digest,
+        f"{path}\n(sha256 {digest}). It begins:\n{payload[:_BEGINNING]}\n… and goes on in the file."
     )
+    return text, digest
 
 
 def frame(intent: str, payload: str, path: str | None = None) -> str:

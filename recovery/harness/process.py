@@ -1,4 +1,4 @@
-"""Which process an agent is, by a key that no other process ever has: its pid, its start time, and the boot that both belong to."""
+"""Which process an agent is, by a key that no other process has: its pid and its start time."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ def _stat(pid: int) -> tuple[str, int, str]:
 
 
 def process_key(pid: int) -> str:
-    """`pid:start:boot`. Raises NoProcess."""
-    from eventlog.fs import REAL
-
-    return f"{pid}:{_stat(pid)[2]}:{REAL.boot_id().hex()[:8]}"
+    """`pid:start`, the start in clock ticks since the boot. Raises NoProcess."""
+    return f"{pid}:{_stat(pid)[2]}"
 
 
 def ancestor(name: str) -> int:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol
 
 from eventlog import EventLog
 from eventlog.errors import EventLogError
 from eventlog.recovery.delivery_words import Block, FailClosed, PassThrough
 from eventlog.recovery.desk import Deliveries
-from eventlog.recovery.harness import claude_code
 from eventlog.recovery.harness.adapter import Adapter, Capabilities
 from eventlog.recovery.harness.heard import BATCH, CALL, ENDED, NOTHING, PROMPT, RETURNED, REWRITTEN, STARTED, STOP, Heard, NotUnderstood
 from eventlog.recovery.harness.process import NoProcess, process_key
@@ -30,12 +30,33 @@ _EVERYTHING = Capabilities(batch_boundary=True, receipts=True, startup_delivery=
 
 
 class Options:
-    """What the command line says. `deadline_s`: for all that this hook does before it has answered."""
+    """What the command line says. `deadline_s`: for all that this hook does before it has answered. `redact`: patterns for `record`."""
 
-    __slots__ = ("deadline_s", "log", "reconciler", "thread")
+    __slots__ = ("deadline_s", "harness", "log", "reconciler", "record", "redact", "thread")
 
-    def __init__(self, log: str, thread: str, reconciler: list[str] | None = None, deadline_s: float = 20.0) -> None:
-        self.log, self.thread, self.reconciler, self.deadline_s = log, thread, reconciler, deadline_s
+    def __init__(
+        self,
+        harness: str,
+        log: str,
+        thread: str,
+        *,
+        reconciler: list[str] | None = None,
+        deadline_s: float = 20.0,
+        record: bool = False,
+        redact: Sequence[str] = (),
+    ) -> None:
+        self.harness, self.log, self.thread, self.reconciler = harness, log, thread, reconciler
+        self.deadline_s, self.record, self.redact = deadline_s, record, redact
+
+
+class Harness(Protocol):
+    """What a module has to know of its harness."""
+
+    EVENTS: dict[str, str]
+
+    def agent_pid(self, environ: Mapping[str, str]) -> int: ...
+    def hear(self, data: dict[str, Any], thread: str, process: str) -> Heard: ...
+    def again(self, session: str | None) -> list[str]: ...
 
 
 class Running:
@@ -43,6 +64,7 @@ class Running:
 
     def __init__(self, options: Options, started: float) -> None:
         self.options = options
+        self.harness: Harness = import_module(f"eventlog.recovery.harness.{options.harness.replace('-', '_')}")  # type: ignore[assignment]
         self.ends = started + options.deadline_s
         self.code_if_late = DENIED  # until it is known that nobody waits for a yes or no
         self.stdout = 1
@@ -57,7 +79,7 @@ class Running:
 
     def deny(self, text: str) -> None:
         """Write the denial, all of it. Raises OSError: then the harness has not got it."""
-        write_all(self.stdout, claude_code.deny(text))
+        write_all(self.stdout, denial(text))
         self.code_if_late = FINE
 
     def reconcile(self, task: SyncTask) -> Outcome:
@@ -120,9 +142,9 @@ def _hear(running: Running, environ: Mapping[str, str]) -> Heard:
     if not isinstance(data, dict):
         raise NotUnderstood("standard input is not one JSON object")
     event = data.get("hook_event_name")
-    if isinstance(event, str) and claude_code.EVENTS.get(event, CALL) != CALL:
+    if isinstance(event, str) and running.harness.EVENTS.get(event, CALL) != CALL:
         running.code_if_late = FINE  # nobody waits for a yes or no
-    return claude_code.hear(data, running.options.thread, process_key(claude_code.agent_pid(environ)))
+    return running.harness.hear(data, running.options.thread, process_key(running.harness.agent_pid(environ)))
 
 
 def _act(running: Running, heard: Heard) -> None:
@@ -131,7 +153,23 @@ def _act(running: Running, heard: Heard) -> None:
     with EventLog.open(options.log, create=False, lock_timeout=running.left_s * 0.5) as log:
         deliveries = Deliveries(log, reconciler, wait_s=running.left_s * 0.9)
         adapter = Adapter(deliveries, _EVERYTHING)
+        if options.harness == "codex" and heard.kind in (CALL, STOP, PROMPT):
+            from eventlog.recovery.harness.codex import proofs
+
+            deliveries.batch_shown(heard.caller, heard.call or None, proofs(heard))
         _TELL[heard.kind](adapter, heard, running)
+        if options.record:
+            _record(log, running, heard)
+
+
+def _record(log: EventLog, running: Running, heard: Heard) -> None:
+    """When all else is done. It may fail: then one thing less is known of the session, and that is all."""
+    from eventlog.recovery.harness.recording import record
+
+    try:
+        record(log, running.options.harness, heard, running.options.redact)
+    except (EventLogError, OSError) as error:
+        _note(f"eventlog hook: not recorded: {error}")
 
 
 def _call(adapter: Adapter, heard: Heard, running: Running) -> None:
@@ -142,18 +180,17 @@ def _call(adapter: Adapter, heard: Heard, running: Running) -> None:
         running.deny(adapter.carrier.text(answer.intent, answer.payload))
         adapter.deliveries.mark_delivered(answer)
     else:
-        running.deny(_closed(answer, heard, adapter))
+        running.deny(_closed(answer, heard, adapter, running))
 
 
-def _closed(answer: FailClosed, heard: Heard, adapter: Adapter) -> str:
+def _closed(answer: FailClosed, heard: Heard, adapter: Adapter, running: Running) -> str:
     """What a call is answered with when nothing can be given to the agent, or not to this process."""
     import shlex
 
     text = f"eventlog: {answer.reason}. {answer.what_to_do}"
     if answer.restart:
         words = ["eventlog", "agent", "run", "--log", os.fsdecode(adapter.deliveries.log.path), "--thread", heard.caller.thread, "--"]
-        session = heard.caller.session
-        text += f"; or, and it does that for you: {shlex.join([*words, 'claude', *(('--resume', session) if session else ())])}"
+        text += f"; or let this do it: {shlex.join([*words, *running.harness.again(heard.caller.session)])}"
     return text
 
 
@@ -181,6 +218,14 @@ _TELL: dict[str, Callable[[Adapter, Heard, Running], object]] = {
     STARTED: _started,
     ENDED: _ended,
 }
+
+
+def denial(text: str) -> bytes:
+    """The one JSON object that denies a call, for both harnesses. ASCII: escapes reach the model as the same characters, in any locale."""
+    import json
+
+    said = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": text}
+    return json.dumps({"hookSpecificOutput": said}).encode("ascii")
 
 
 def write_all(fd: int, data: bytes) -> None:
