@@ -6,7 +6,7 @@ agent is a module of it) does not pay for click.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from eventlog.light import TYPE_CHECKING
 
 if __name__ != "eventlog.cli":  # a second copy of every class would break isinstance
     raise ImportError("import eventlog.cli, not cli")
@@ -19,12 +19,16 @@ __all__ = ["main"]
 _HARNESSES = ("claude-code", "codex")
 
 
-def _hook() -> int:
+def _hook() -> None:
+    """Be a hook, and leave without taking the interpreter down: there is nothing that it would have to do."""
+    import os
     import sys
 
     from eventlog.cli.hook import run
 
-    return run(sys.argv[2:])
+    code = run(sys.argv[2:])
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def __getattr__(name: str) -> object:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import NoReturn
+
+from eventlog import jsonroad
+from eventlog.light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 HARNESSES = ("claude-code", "codex")
 DEADLINE_S = 20.0
@@ -16,6 +21,7 @@ _USAGE = "--log DIR --thread NAME [--reconciler PROGRAM] [--deadline SECONDS] [-
 def run(words: list[str]) -> int:
     """`eventlog hook HARNESS …`; the exit code. Wrong usage is 2, which denies a call."""
     started = time.monotonic()
+    jsonroad.take_the_short_one()  # before anything else of the library is there
     from eventlog.recovery.harness.running import Options
     from eventlog.recovery.harness.running import run as run_hook
 

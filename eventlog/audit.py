@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -87,7 +86,7 @@ def verify(
     `progress(done, total)` is called with bytes. Raises LogNotFound, UnsupportedFormat, Unreadable; what is wrong with the bytes is
     not raised but returned, all of it (at most 100 problems), and reading goes on behind each as far as it can.
     """
-    directory = Directory.open(fs, Path(os.path.abspath(path)), create=False, write=False)
+    directory = Directory.open(fs, os.path.abspath(os.fspath(path)), create=False, write=False)
     watermark = Watermark(directory)
     try:
         with unreadable(directory):

@@ -10,11 +10,12 @@ _RETIRED_MAX = 3
 
 
 class Batch:
-    """What one handle has written and not synced yet. `window` is in seconds."""
+    """What one handle has written and not synced yet. `window` is in seconds; an infinite one ends when the handle is flushed or closed."""
 
     def __init__(self, writer: Writer, group: Group, window: float, bytes_max: int) -> None:
         self._writer, self._group, self._bytes_max = writer, group, bytes_max
-        self._open = False
+        self._endless = window == float("inf")
+        self._open = self._endless
         self._thread = Background("eventlog-window", self._end_window, window)
 
     def grew(self) -> None:
@@ -30,6 +31,8 @@ class Batch:
 
     def open_window(self) -> None:
         """Let the window begin, if none runs. Never blocks for the disk."""
+        if self._endless:
+            return
         self._open = True
         try:
             self._thread.poke()
@@ -37,7 +40,7 @@ class Batch:
             self._end_window()
 
     def _end_window(self) -> None:
-        self._open = False  # before the sync: who writes from now on opens the next window
+        self._open = self._endless  # before the sync: who writes from now on opens the next window
         self._group.commit(Entry(None))
 
     def close(self) -> None:

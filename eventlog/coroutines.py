@@ -6,10 +6,10 @@ asyncio is imported by whoever runs a loop; `import eventlog` does not.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
 
 from eventlog.background import Background
 from eventlog.group import Place
+from eventlog.light import TYPE_CHECKING
 from eventlog.writer import Entry
 
 if TYPE_CHECKING:

@@ -11,14 +11,15 @@ import errno
 import os
 import stat
 import time
-from pathlib import Path
-from typing import Any
-
-import orjson
 
 from eventlog import frames, segments
 from eventlog.errors import Corrupt, LogNotFound, UnsafeLog, UnsupportedFormat
 from eventlog.fs import DIRECTORY_MODE, FileSystem, let_go, sync
+from eventlog.jsonroad import dumps, loads
+from eventlog.light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 FORMAT_VERSION = 1
 _DESCRIPTION_BYTES_MAX = 1 << 16
@@ -28,14 +29,14 @@ _OUR_NAMES = {"lock", "owners", "segments", "snapshots", "log.json.tmp"}
 class Directory:
     """An open log directory: its descriptors, and what `log.json` says: `id` (16 bytes) and `first`, the number of the first segment."""
 
-    def __init__(self, fs: FileSystem, path: Path, dir_fd: int) -> None:
+    def __init__(self, fs: FileSystem, path: str, dir_fd: int) -> None:
         self.fs, self.path, self.fd = fs, path, dir_fd
         self.segments_fd = -1
         self.id = b""
         self.first = 1
 
     @classmethod
-    def open(cls, fs: FileSystem, path: Path, *, create: bool, write: bool) -> Directory:
+    def open(cls, fs: FileSystem, path: str, *, create: bool, write: bool) -> Directory:
         """Open the directory, making it and its parents when asked to. `load` or `make` must follow.
 
         Raises LogNotFound, UnsafeLog, or OSError.
@@ -43,7 +44,7 @@ class Directory:
         if create:
             _make_directories(fs, path)
         try:
-            dir_fd = fs.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
+            dir_fd = fs.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             raise LogNotFound(f"{path}: no log here") from None
         except OSError as error:
@@ -81,7 +82,7 @@ class Directory:
             let_go(self.fs, fd)
         where = f"{self.path}/log.json"
         try:
-            description: Any = orjson.loads(text)
+            description: Any = loads(text)
             version, log_id, first = description["format"], bytes.fromhex(description["id"]), description.get("first", 1)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Corrupt(f"{where}: damaged; `eventlog repair` writes it again from the segments") from None
@@ -125,7 +126,7 @@ class Directory:
         sync(fs.fsync, self.fd)
         self.write_description()
         sync(fs.fsync, self.fd)
-        _sync_directory(fs, self.path.parent)
+        _sync_directory(fs, os.path.dirname(self.path))
 
     def _refuse_orphan(self, number: int) -> None:
         """A crash in the middle of making leaves one segment without a frame; anything more is somebody's log."""
@@ -144,7 +145,7 @@ class Directory:
         """Write `log.json` by rename, so that it is there whole or not at all."""
         fs = self.fs
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(fs.now() // 10**9))
-        text = orjson.dumps({"format": FORMAT_VERSION, "id": self.id.hex(), "created": now, "first": self.first}) + b"\n"
+        text = dumps({"format": FORMAT_VERSION, "id": self.id.hex(), "created": now, "first": self.first}) + b"\n"
         with contextlib.suppress(FileNotFoundError):
             fs.unlink("log.json.tmp", dir_fd=self.fd)
         fd = fs.open("log.json.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=self.fd)
@@ -166,24 +167,24 @@ class Directory:
         let_go(self.fs, *fds)
 
 
-def _make_directories(fs: FileSystem, path: Path) -> None:
+def _make_directories(fs: FileSystem, path: str) -> None:
     """mkdir -p, each name made durable in its parent before anything is built on it."""
     missing = []
     while True:
         try:
-            fs.lstat(str(path))
+            fs.lstat(path)
             break
         except FileNotFoundError:
             missing.append(path)
-            path = path.parent
+            path = os.path.dirname(path)
     for made in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another process makes the same log
-            fs.mkdir(str(made))
-        _sync_directory(fs, made.parent)
+            fs.mkdir(made)
+        _sync_directory(fs, os.path.dirname(made))
 
 
-def _sync_directory(fs: FileSystem, path: Path) -> None:
-    fd = fs.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
+def _sync_directory(fs: FileSystem, path: str) -> None:
+    fd = fs.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         sync(fs.fsync, fd)
     finally:

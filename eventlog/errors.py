@@ -21,7 +21,7 @@ Each message is one line: the file, the offset or field, and what to do.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from eventlog.light import TypeVar
 
 __all__ = [
     "CommitError",

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Self
+
+from eventlog.light import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Any, Self
 
 __all__ = ["Commit", "Durability", "Event", "Expect", "Head", "Recorded", "SegmentInfo"]
 

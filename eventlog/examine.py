@@ -6,13 +6,13 @@ Readers stop at what is found here; `opening` mends it. Nothing in this module w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from eventlog import frames, segments
 from eventlog.directory import Directory
 from eventlog.errors import Corrupt, UnsupportedFormat
 from eventlog.frames import Frame, Stop
 from eventlog.fs import let_go
+from eventlog.light import NamedTuple
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, Header, name_of
 from eventlog.tail import Action, Facts, HeaderIs, Row, decide
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+
+from eventlog.light import Protocol
 
 
 class Forkable(Protocol):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 from zlib import crc32
 
+from eventlog.light import NamedTuple
 from eventlog.payload import ALL_NAMES, Draft
 
 __all__ = ["EVENTS", "FRAME_HEADER_BYTES", "MAGIC", "MARK", "SEAL", "Frame", "Stop", "encode", "reach", "scan", "search_durable"]

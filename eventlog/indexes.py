@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from struct import Struct
 from sys import byteorder
-from typing import Any, NamedTuple
-
-import orjson
 
 from eventlog import frames
 from eventlog.directory import Directory
 from eventlog.examine import read_seal, reader_of
 from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK
+from eventlog.jsonroad import dumps, loads
+from eventlog.light import TYPE_CHECKING, NamedTuple
 from eventlog.payload import ALL_NAMES
 from eventlog.segments import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Index", "Place", "build", "collect", "load", "pack", "parse"]
 
@@ -160,14 +162,14 @@ def pack(index: Index) -> bytes:
         "types": {str(bit): b2a_base64(offsets, newline=False).decode() for bit, offsets in index.types.items()},
         "streams": {str(bit): b2a_base64(offsets, newline=False).decode() for bit, offsets in index.streams.items()},
     }
-    body = orjson.dumps(value)
+    body = dumps(value)
     return body + b" " * (-len(body) % 8)
 
 
 def parse(body: bytes) -> Index | None:
     """The inverse of `pack`; None for anything else. The lists stay packed: a reader wants one or two of them."""
     try:
-        value: Any = orjson.loads(body)
+        value: Any = loads(body)
         types = {int(bit): a2b_base64(text) for bit, text in value["types"].items()}
         streams = {int(bit): a2b_base64(text) for bit, text in value["streams"].items()}
         seeks = [(int(seq), int(offset)) for seq, offset in value["seeks"]]
@@ -186,7 +188,7 @@ def load(directory: Directory, fd: int, size: int, salt: int) -> Index | None:
     if seal is None or seal.body is None:
         return None
     try:
-        offset = orjson.loads(seal.body).get("index")
+        offset = loads(seal.body).get("index")
     except (ValueError, AttributeError):
         return None
     if type(offset) is not int or not HEADER_BYTES <= offset < seal.offset:

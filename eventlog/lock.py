@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import stat
 import time
 from types import TracebackType
-from typing import Self
 
 from eventlog import forks
+from eventlog.digests import sha256
 from eventlog.errors import EventLogError, LockTimeout, NotWritten, UnsafeLog
 from eventlog.fs import FileSystem, is_regular, let_go
+from eventlog.light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _WAIT_FIRST, _WAIT_MAX = 10e-6, 1e-4  # seconds between tries; the lock is held for tens of microseconds, never for a sync
 
@@ -155,7 +158,7 @@ class Owner:
 
 def _owner_byte(name: str) -> int:
     """62 bits of SHA-256: two names that share a byte would only make one of them wait in vain, once in an age."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 2
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "little") >> 2
 
 
 def _open_owners(fs: FileSystem, dir_fd: int, flags: int) -> int:

@@ -9,9 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
 
 from eventlog import forks, lock, payload, segments
 from eventlog.background import Background
@@ -22,13 +20,20 @@ from eventlog.errors import EventLogError, LockTimeout, LogClosed, LogNotFound, 
 from eventlog.events import Commit, Durability, Event, Expect, Head, Recorded, SegmentInfo
 from eventlog.fs import REAL, FileSystem
 from eventlog.group import Group
+from eventlog.light import TYPE_CHECKING, TypeVar
 from eventlog.lock import Owner, WriterLock
 from eventlog.payload import masks_of
-from eventlog.reader import FOREVER, CommitRows, Reader, Wanted
+from eventlog.reader import FOREVER, Reader, Wanted
 from eventlog.snapshotfiles import SnapshotFiles
 from eventlog.transactions import Foldable, Transactions, plain
 from eventlog.watermark import Watermark, unreadable
 from eventlog.writer import Entry, Writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any, Self
+
+    from eventlog.reader import CommitRows
 
 S = TypeVar("S")
 
@@ -74,7 +79,7 @@ class EventLog:
             raise ValueError(f"segment_bytes_max: {segment_bytes_max} is less than {SEGMENT_BYTES_LEAST}")
         if not 0 < commit_bytes_max <= COMMIT_BYTES_LIMIT:
             raise ValueError(f"commit_bytes_max: {commit_bytes_max} is not in 1..{COMMIT_BYTES_LIMIT}")
-        where = Path(os.path.abspath(path))
+        where = os.path.abspath(os.fspath(path))
         directory = writer = None
         try:
             directory = Directory.open(fs, where, create=create and not read_only, write=not read_only)
@@ -92,7 +97,7 @@ class EventLog:
 
     def __init__(self, directory: Directory, writer: Writer | None, commit_bytes_max: int, window: float, batch_bytes: int) -> None:
         """Use `EventLog.open`."""
-        self.path, self.id, self.read_only = directory.path, directory.id.hex(), writer is None
+        self._path, self.id, self.read_only = directory.path, directory.id.hex(), writer is None
         self._directory, self._fs, self._writer = directory, directory.fs, writer
         self._commit_bytes_max = commit_bytes_max
         self._watermark, self._reader = Watermark(directory), Reader(directory)
@@ -341,6 +346,13 @@ class EventLog:
             return infos
 
     @property
+    def path(self) -> Path:
+        """Where the log is: an absolute path."""
+        from pathlib import Path
+
+        return Path(self._path)
+
+    @property
     def mended(self) -> list[str]:
         """What this handle found torn by a crash and mended, a line each."""
         return list(self._writer.view.mended) if self._writer is not None else []
@@ -418,21 +430,21 @@ class EventLog:
                 self._close(mark=False)
 
     def __repr__(self) -> str:
-        return f"<EventLog {self.path}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"
+        return f"<EventLog {self._path}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"
 
     # -- inside -----------------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise LogClosed(f"{self.path}: {self._closed}")
+            raise LogClosed(f"{self._path}: {self._closed}")
 
     def _for_writing(self) -> Writer:
         if self._closed is not None:
-            raise LogClosed(f"{self.path}: {self._closed}")
+            raise LogClosed(f"{self._path}: {self._closed}")
         if self._writer is None:
-            raise ReadOnly(f"{self.path}: opened read-only; open it for writing to do that")
+            raise ReadOnly(f"{self._path}: opened read-only; open it for writing to do that")
         if self._transactions.deciding == threading.get_ident():
-            raise EventLogError(f"{self.path}: decide() runs under the writer lock: return the events instead of writing them")
+            raise EventLogError(f"{self._path}: decide() runs under the writer lock: return the events instead of writing them")
         return self._writer
 
 
@@ -444,7 +456,7 @@ def _wanted(
 
 def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: float) -> Writer:
     """Take the lock, make the log if there is none, find its end. Closes what it opened when it fails."""
-    writer_lock = WriterLock(directory.fs, directory.fd, str(directory.path), lock_timeout)
+    writer_lock = WriterLock(directory.fs, directory.fd, directory.path, lock_timeout)
     writer = Writer(directory, writer_lock, segment_bytes_max)
     try:
         try:

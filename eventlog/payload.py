@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import functools
 import marshal
-import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
 from zlib import crc32
-
-import orjson
 
 from eventlog.errors import PayloadError
 from eventlog.events import Event
+from eventlog.jsonroad import OPT_PASSTHROUGH_DATACLASS, OPT_PASSTHROUGH_DATETIME, OPT_PASSTHROUGH_SUBCLASS, dumps, loads, quick
+from eventlog.light import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Any
 
 DEPTH_MAX = 128
 ALL_NAMES = 2**64 - 1
 TYPE_BYTES_MAX = 200
 STREAM_BYTES_MAX = 4096
 
-_TYPE = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*\Z")
+_TYPE_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-.").issuperset
 # Strict: a subclass, a datetime or a dataclass must come to us as an error, not as somebody's idea of a string.
-_OPTIONS = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_dumps, _loads, _marshal, _new = orjson.dumps, orjson.loads, marshal.dumps, tuple.__new__
+_OPTIONS = OPT_PASSTHROUGH_SUBCLASS | OPT_PASSTHROUGH_DATETIME | OPT_PASSTHROUGH_DATACLASS
+_dumps, _loads, _marshal, _new = dumps, loads, marshal.dumps, tuple.__new__
 
 # Names that passed the rule, with their masks; bounded, since streams may be made of ids without end.
 _types: dict[str, int] = {}
@@ -76,7 +77,7 @@ def encode(events: Event | Iterable[Event], commit_bytes_max: int) -> Draft:
     `commit_bytes_max` bytes.
     """
     batch: Sequence[Event] = (events,) if isinstance(events, Event) else _listed(events)
-    return _encode_fast(batch, commit_bytes_max) or _encode_checked(batch, commit_bytes_max)
+    return (quick and _encode_fast(batch, commit_bytes_max)) or _encode_checked(batch, commit_bytes_max)
 
 
 def _encode_fast(batch: Sequence[Event], commit_bytes_max: int) -> Draft | None:
@@ -181,7 +182,7 @@ def _check_type(kind: object, position: int) -> int:
     where = f"events[{position}].type"
     if type(kind) is not str:
         raise PayloadError(where, f"expected a str, got {type(kind).__name__}")
-    if not _TYPE.match(kind) or len(kind) > TYPE_BYTES_MAX:
+    if len(kind) > TYPE_BYTES_MAX or not _TYPE_LETTERS(kind) or any(not part or part[0] in "_-" for part in kind.split(".")):
         raise PayloadError(where, f"{kind!r:.60} is not a dotted lower-case name of at most {TYPE_BYTES_MAX} bytes")
     return _remember(_types, kind)
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Generator, Iterator
-from typing import Any, NamedTuple, TypeAlias
-
-import orjson
 
 from eventlog import frames, indexes, runs, segments
 from eventlog.directory import Directory
@@ -21,12 +18,17 @@ from eventlog.examine import reader_of
 from eventlog.frames import EVENTS
 from eventlog.fs import let_go
 from eventlog.indexes import Index
+from eventlog.jsonroad import loads
+from eventlog.light import TYPE_CHECKING, NamedTuple
 from eventlog.payload import ALL_NAMES
 from eventlog.runs import DECODE_EVENTS, Run
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.watermark import Mark, unreadable
 
-CommitRows: TypeAlias = tuple[int, int, list[list[Any]]]
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    CommitRows: TypeAlias = tuple[int, int, list[list[Any]]]
 
 _BOOKMARKS_MAX = 4096
 _INDEXES_MAX = 4
@@ -111,7 +113,7 @@ class Reader:
         """The rows of one frame whose CRCs hold. Raises Corrupt: somebody wrote it who does not keep the format."""
         offset, first, events = run.offsets[at], run.firsts[at], run.counts[at]
         try:
-            rows: Any = orjson.loads(run.bodies[at])
+            rows: Any = loads(run.bodies[at])
         except ValueError as error:
             raise self._damaged(number, offset, first, f"a body that is no JSON ({error})") from None
         if type(rows) is not list or len(rows) != events:

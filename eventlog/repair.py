@@ -8,7 +8,6 @@ and be run again: later segments go first, from the last one down, so that what 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 from eventlog import segments, tailrecord
@@ -35,10 +34,10 @@ def repair(path: str | os.PathLike[str], *, lock_timeout: float = 10.0, fs: File
 
     Raises LogNotFound, LockTimeout, UnsafeLog, NotWritten (the disk refused; run it again), Corrupt (not even a first header is left).
     """
-    where = Path(os.path.abspath(path))
+    where = os.path.abspath(os.fspath(path))
     directory = Directory.open(fs, where, create=False, write=True)
     try:
-        lock = WriterLock(fs, directory.fd, str(where), lock_timeout)
+        lock = WriterLock(fs, directory.fd, where, lock_timeout)
         try:
             lock.acquire()
             return _repair(directory, lock)

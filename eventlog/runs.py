@@ -11,14 +11,16 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any, NamedTuple
 from zlib import crc32
-
-import orjson
 
 from eventlog.events import Recorded
 from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MAGIC, SEAL, Stop, scan
+from eventlog.jsonroad import loads
+from eventlog.light import TYPE_CHECKING, NamedTuple
 from eventlog.payload import ALL_NAMES
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["DECODE_EVENTS", "Run", "decode", "pick", "walk"]
 
@@ -166,7 +168,7 @@ def decode(run: Run, begin: int, until: int) -> list[Recorded] | None:
     total = sum(counts)
     try:
         # A line break between them: no string can run from one body into the next.
-        parsed: Any = orjson.loads(b"[" + b",\n".join(run.bodies[begin:until]) + b"]")
+        parsed: Any = loads(b"[" + b",\n".join(run.bodies[begin:until]) + b"]")
         if list(map(len, parsed)) != counts:
             return None
         if total > len(counts):

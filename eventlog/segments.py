@@ -7,15 +7,13 @@ whole segment before it: one changed byte anywhere changes every later hash.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import struct
-from pathlib import Path
-from typing import NamedTuple
 from zlib import crc32
 
 from eventlog.errors import Corrupt, UnsupportedFormat
 from eventlog.fs import FileSystem, is_regular, let_go
+from eventlog.light import NamedTuple
 
 FORMAT_VERSION = 1
 HEADER_BYTES = 80
@@ -41,7 +39,7 @@ def name_of(number: int) -> str:
     return f"{number:020d}.seg"
 
 
-def list_numbers(fs: FileSystem, segments_fd: int, root: Path) -> list[int]:
+def list_numbers(fs: FileSystem, segments_fd: int, root: str) -> list[int]:
     """The numbers of all segments, in order. Other names (kept copies, an editor's leftovers) are nobody's business.
 
     `root` is the log, for the message. Raises Corrupt for a name that ends like a segment's and is none: somebody renamed one.
@@ -61,7 +59,7 @@ def pack_header(log_id: bytes, number: int, previous: bytes) -> bytes:
     return packed + crc32(packed).to_bytes(4, "little")
 
 
-def parse_header(data: bytes, log_id: bytes, number: int, root: Path) -> Header:
+def parse_header(data: bytes, log_id: bytes, number: int, root: str) -> Header:
     """Check a header against the log and the name that it should have. Raises Corrupt or UnsupportedFormat."""
     where = f"{root}/segments/{name_of(number)}"
     if len(data) < HEADER_BYTES or data[:8] != _MAGIC or crc32(data[:76]) != int.from_bytes(data[76:80], "little"):
@@ -88,7 +86,7 @@ def parse_footer(data: bytes, salt: int) -> int | None:
     return int(_FOOTER.unpack_from(data)[0])
 
 
-def open_segment(fs: FileSystem, segments_fd: int, number: int, root: Path, *, write: bool) -> tuple[int, int]:
+def open_segment(fs: FileSystem, segments_fd: int, number: int, root: str, *, write: bool) -> tuple[int, int]:
     """Open one segment and refuse a link or a device in its place. Returns descriptor and size.
 
     Raises Corrupt when the file is missing or is no plain file; OSError as open does.
@@ -114,6 +112,8 @@ def open_segment(fs: FileSystem, segments_fd: int, number: int, root: Path, *, w
 
 def digest(fs: FileSystem, fd: int, length: int) -> bytes:
     """SHA-256 of the first `length` bytes. Raises OSError; a file that is shorter gives another hash, never an endless loop."""
+    import hashlib  # OpenSSL, for whole segments; not loaded by who only writes a little
+
     hasher = hashlib.sha256()
     offset = 0
     while offset < length:

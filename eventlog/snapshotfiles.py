@@ -11,17 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from eventlog import crashpoints, frames, segments
+from eventlog.digests import sha256
 from eventlog.directory import Directory, write_all
 from eventlog.errors import EventLogError
 from eventlog.fs import is_regular, let_go, sync
+from eventlog.light import NamedTuple
 from eventlog.reader import Reader
 from eventlog.watermark import Watermark
 
@@ -102,7 +102,7 @@ class Contents(NamedTuple):
 
 
 def key_of(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def parse_name(file: str) -> SnapshotEntry | None:
@@ -120,7 +120,7 @@ def pack(contents: Contents) -> bytes:
         len(contents.body),
     )  # fmt: skip
     data = b"".join((head, name, contents.body))
-    return data + hashlib.sha256(data).digest()
+    return data + sha256(data).digest()
 
 
 def parse(data: bytes) -> Contents:
@@ -128,7 +128,7 @@ def parse(data: bytes) -> Contents:
     if len(data) < _HEADER.size + _DIGEST_BYTES or data[:8] != _MAGIC:
         raise Unusable("cut off, or not a snapshot")
     view = memoryview(data)
-    if hashlib.sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
+    if sha256(view[:-_DIGEST_BYTES]).digest() != view[-_DIGEST_BYTES:]:
         raise Unusable("damaged: it does not match its checksum")
     _, format_, name_bytes, log_id, seq, segment, offset, frame, version, body_bytes = _HEADER.unpack_from(data)
     if format_ != FORMAT:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import NamedTuple
+
+from eventlog.light import NamedTuple
 
 __all__ = ["TABLE", "Action", "Facts", "HeaderIs", "Row", "decide"]
 

@@ -16,8 +16,9 @@ so what lies beyond the durable word is scanned before it is believed, see `open
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 from zlib import crc32
+
+from eventlog.light import NamedTuple
 
 RECORD_BYTES = 80
 TELL_BYTES = 16 << 10  # telling of each commit was a fifth of its cost; who looks finds what was not told yet

@@ -6,13 +6,13 @@ answer, the bytes decide, never the record: it only saves looking. All methods b
 
 from __future__ import annotations
 
-from typing import NamedTuple
 
 from eventlog import tailrecord
 from eventlog.directory import Directory
 from eventlog.examine import scan
 from eventlog.frames import FRAME_HEADER_BYTES
 from eventlog.fs import let_go
+from eventlog.light import NamedTuple
 from eventlog.lock import WriterLock
 from eventlog.opening import Tail, find_tail
 from eventlog.tailrecord import READ_BYTES, RECORD_BYTES, TailRecord

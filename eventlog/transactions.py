@@ -9,18 +9,20 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter_ns
-from typing import Any, Protocol, TypeVar
-
-import orjson
 
 from eventlog import payload
 from eventlog.errors import PayloadError
 from eventlog.events import Event, Expect, Recorded
+from eventlog.jsonroad import loads
+from eventlog.light import TYPE_CHECKING, Protocol, TypeVar
 from eventlog.payload import ALL_NAMES, masks_of
 from eventlog.reader import Reader, Wanted
 from eventlog.snapshotfiles import Debt, SnapshotFiles
 from eventlog.watermark import Mark
 from eventlog.writer import Entry, Writer
+
+if TYPE_CHECKING:
+    from typing import Any
 
 S = TypeVar("S")
 
@@ -82,7 +84,7 @@ class Transactions:
         handlers = projection.handlers
         other = handlers.get("*")
         try:
-            for seq, (kind, stream, data) in enumerate(orjson.loads(entry.draft.body), entry.first):
+            for seq, (kind, stream, data) in enumerate(loads(entry.draft.body), entry.first):
                 handler = handlers.get(kind, other)
                 if handler is not None:
                     state = handler(state, Recorded(seq, entry.time, kind, stream, data))

@@ -11,7 +11,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from eventlog import segments, tailrecord
 from eventlog.directory import Directory
@@ -19,6 +18,7 @@ from eventlog.errors import Corrupt, EventLogError, LogClosed, Unreadable, Unsup
 from eventlog.examine import check_previous, examine, list_segments, refusal, scan
 from eventlog.frames import FRAME_HEADER_BYTES
 from eventlog.fs import SyncFailed, let_go, sync
+from eventlog.light import NamedTuple
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.tail import Action
 from eventlog.tailrecord import TailRecord

@@ -10,9 +10,6 @@ import errno
 import threading
 from collections.abc import Callable, Sequence
 from fcntl import LOCK_UN
-from typing import TypeVar
-
-import orjson
 
 from eventlog import frames, indexes
 from eventlog.directory import Directory, write_all
@@ -21,6 +18,8 @@ from eventlog.events import Expect
 from eventlog.examine import reader_of
 from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, SEAL
 from eventlog.fs import SyncFailed
+from eventlog.jsonroad import dumps
+from eventlog.light import TypeVar
 from eventlog.lock import WriterLock
 from eventlog.opening import succeed
 from eventlog.payload import Draft
@@ -316,7 +315,7 @@ class Writer:
         if index is not None:
             what["index"] = tail.end
             before = frames.encode(Draft(indexes.pack(index), 0, 0, 0), tail.seq, tail.durable, now, MARK, tail.salt)
-        said = orjson.dumps(what)
+        said = dumps(what)
         seal = frames.encode(Draft(said + b" " * (-len(said) % 8), 0, 0, 0), tail.seq, tail.durable, now, SEAL, tail.salt)
         begin = tail.end + len(before)
         try:

@@ -10,13 +10,15 @@ Each fold owns the event types that it folds: their names, fields and builders. 
 
 from __future__ import annotations
 
+from eventlog.light import TYPE_CHECKING
+
 if __name__ != "eventlog.projections":  # a second copy of every class would break isinstance
     raise ImportError("import eventlog.projections, not projections")
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from eventlog.projections.counts import COUNTS, Counts
     from eventlog.projections.deliveries import DELIVERIES
     from eventlog.projections.delivery_display import TIMELINE, AgentDisplay, ThreadStatus, agent_display, thread_status
@@ -106,6 +108,8 @@ if not TYPE_CHECKING:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
         value = globals()[name] = getattr(import_module(home), name)
         return value
 

@@ -6,10 +6,8 @@ that it does not have, an acknowledgement without its evidence, or a second live
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any
-
 from eventlog import Recorded
+from eventlog.light import TYPE_CHECKING
 from eventlog.projections import delivery_events as ev
 from eventlog.projections import delivery_presence
 from eventlog.projections.delivery_presence import live_incarnation, thread_of
@@ -27,8 +25,11 @@ from eventlog.projections.delivery_words import (
     Thread,
     number_of,
 )
-from eventlog.projections.effects import ImpossibleTransition
-from eventlog.projections.projection import Handler, Projection
+from eventlog.projections.projection import Handler, ImpossibleTransition, Projection
+from eventlog.values import asdict, replace
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["DELIVERIES", "HANDLERS", "dump_intent"]
 

@@ -29,11 +29,17 @@ An intent is `thread#number`. A field that does not apply is left out. Readers i
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Any, Final, Literal
 
 from eventlog import Event
+from eventlog.digests import sha256
+from eventlog.light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, Final, Literal
+
+    Gate = Literal["pass", "block"]
+    Evidence = Literal["later_turn", "startup_echo"]
 
 __all__ = [
     "ACCEPTED",
@@ -82,13 +88,10 @@ BATCH_COMPLETED: Final = "batch.completed"
 PROMPTED: Final = "turn.prompted"
 STOPPED: Final = "turn.stopped"
 
-Gate = Literal["pass", "block"]
-Evidence = Literal["later_turn", "startup_echo"]
-
 
 def digest(payload: str) -> str:
     """SHA-256 of the payload's UTF-8 bytes, in hex: what every delivery of it is checked against."""
-    return hashlib.sha256(payload.encode()).hexdigest()
+    return sha256(payload.encode()).hexdigest()
 
 
 def _event(type_: str, stream: str, **data: Any) -> Event:

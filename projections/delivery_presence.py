@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from eventlog import Recorded
+from eventlog.light import TYPE_CHECKING
 from eventlog.projections import delivery_events as ev
 from eventlog.projections.delivery_words import MAIN, Batch, Chain, DeliveriesState, Incarnation, Presence, SoftBatch, SyncState, Thread
-from eventlog.projections.effects import ImpossibleTransition
-from eventlog.projections.projection import Handler
+from eventlog.projections.projection import Handler, ImpossibleTransition
+from eventlog.values import replace
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["HANDLERS", "live_incarnation", "thread_of"]
 

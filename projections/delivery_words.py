@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
-from typing import Any
 
-from eventlog.projections.effects import ImpossibleTransition
+from eventlog.light import TYPE_CHECKING
+from eventlog.projections.projection import ImpossibleTransition
+from eventlog.values import dataclass, field, replace
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "MAIN",

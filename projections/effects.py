@@ -8,20 +8,15 @@ should rest on the log until a person has looked; the FoldError names its seq.
 from __future__ import annotations
 
 from eventlog import Recorded
-from eventlog.errors import EventLogError
 from eventlog.projections import effect_events as ev
 from eventlog.projections.effects_state import NOTHING, AttemptRecord, EffectsState, Intent, dump_intent, dump_state, load_state
 from eventlog.projections.intent import IntentState, Verdict, intent_id
-from eventlog.projections.projection import Handler, Projection
+from eventlog.projections.projection import Handler, ImpossibleTransition, Projection
 
 __all__ = ["EFFECTS", "HANDLERS", "NOTHING", "AttemptRecord", "EffectsState", "ImpossibleTransition", "Intent", "dump_intent"]
 
 _P, _D, _C = IntentState.PENDING, IntentState.DISPATCHED, IntentState.COMMITTED
 _I, _X, _A = IntentState.INDETERMINATE, IntentState.CANCELLED, IntentState.ABANDONED
-
-
-class ImpossibleTransition(EventLogError):
-    """An event that does not follow from the ones before it."""
 
 
 def _get(state: EffectsState, event: Recorded, *allowed: IntentState) -> Intent:

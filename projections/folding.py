@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Generic, TypeVar
 
 from eventlog import EventLog
 from eventlog.errors import EventLogError
+from eventlog.light import TYPE_CHECKING, Generic, TypeVar
 from eventlog.projections.projection import EVERY_TYPE, FoldError, Projection
 from eventlog.snapshotfiles import Debt, SnapshotFiles
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["View", "fold"]
 

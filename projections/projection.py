@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
 
 from eventlog import Recorded
 from eventlog.errors import EventLogError
+from eventlog.light import TYPE_CHECKING, Generic, TypeVar
 from eventlog.snapshotfiles import SnapshotFiles
 
-__all__ = ["EVERY_TYPE", "FoldError", "Handler", "Projection"]
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["EVERY_TYPE", "FoldError", "Handler", "ImpossibleTransition", "Projection"]
 
 S = TypeVar("S")
 Handler = Callable[[S, Recorded], S]
 
 EVERY_TYPE = "*"
 """The key of the handler that takes each event whose type has no handler of its own (no event type is spelled like this)."""
+
+
+class ImpossibleTransition(EventLogError):
+    """An event that does not follow from the ones before it."""
 
 
 class FoldError(EventLogError):
@@ -79,6 +85,8 @@ class Projection(Generic[S]):
     @property
     def initial(self) -> S:
         """The state before the first event. Each call gives its own copy, because handlers may change a state in place."""
+        import copy
+
         return copy.deepcopy(self._initial)
 
     @property

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import orjson
-
+from eventlog.jsonroad import dumps, loads
+from eventlog.light import TYPE_CHECKING, NamedTuple, TypeVar
 from eventlog.snapshotfiles import Gone, SnapshotEntry, SnapshotFiles, Unusable
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from eventlog.projections.projection import Projection
 
 __all__ = ["Listed", "SnapshotWarning", "is_plain", "keep", "look", "resume"]
@@ -43,7 +44,7 @@ def resume(
             contents = files.read(entry)
             files.prove(contents, head)
             try:
-                return projection.load(orjson.loads(contents.body)), entry.seq, len(contents.body)
+                return projection.load(loads(contents.body)), entry.seq, len(contents.body)
             except Exception as error:  # noqa: BLE001 - whatever a load of somebody's projection raises, the fold of everything does not
                 raise Unusable(f"it does not load ({type(error).__name__}: {error})") from None
         except Gone:
@@ -72,12 +73,12 @@ def _body(projection: Projection[S], state: S) -> bytes | None:
         dumped = projection.dump(state)
         if projection.state_is_json and is_plain(dumped) is not None:
             return None
-        body = orjson.dumps(dumped)
+        body = dumps(dumped)
         if projection.state_is_json or projection in _exact:
             return body
         # A dump of one's own may lose something. Looked at once in each process: it costs as much again.
-        again = projection.load(orjson.loads(body))
-        if orjson.dumps(projection.dump(again)) != body or (type(state).__eq__ is not object.__eq__ and again != state):
+        again = projection.load(loads(body))
+        if dumps(projection.dump(again)) != body or (type(state).__eq__ is not object.__eq__ and again != state):
             return None
         _exact.add(projection)
         return body

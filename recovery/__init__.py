@@ -15,13 +15,15 @@ report = recover(log, tools)
 
 from __future__ import annotations
 
+from eventlog.light import TYPE_CHECKING
+
 if __name__ != "eventlog.recovery":  # a second copy of every class would break isinstance
     raise ImportError("import eventlog.recovery, not recovery")
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from eventlog.projections.intent import BadIntentId, EffectClass, IntentId, IntentState, Verdict
     from eventlog.recovery.answers import DidNotHappen, Happened, InProgress, IntentView, Unknown
     from eventlog.recovery.attempt import Attempt, Cancellation, CancelStatus
@@ -199,6 +201,8 @@ if not TYPE_CHECKING:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
         value = globals()[name] = getattr(import_module(home), name)
         return value
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from eventlog.projections import delivery_events as ev
 from eventlog.projections.delivery_words import MAIN, Chain, DeliveriesState, RestartStartup, SoftBatch, SyncIntent
+from eventlog.recovery.delivery_quick import PASS, passes
 from eventlog.recovery.delivery_steps import acknowledge, arrive, claimed_by, loud, new_prompt, restart, restarting
 from eventlog.recovery.delivery_words import (
     BATCH_BOUNDARY,
@@ -20,57 +20,23 @@ from eventlog.recovery.delivery_words import (
     Draft,
     Facts,
     FailClosed,
-    PassThrough,
     Reconcile,
     Refused,
     Wait,
 )
+from eventlog.values import replace
 
 __all__ = ["batch_completed", "call_returned", "mark_delivered", "pre_tool_use", "turn_observed"]
-
-_PASS = PassThrough()
 
 
 def pre_tool_use(state: DeliveriesState, caller: Caller, call: str, facts: Facts) -> Decided[Admission]:
     """May the tool call `call` run? Acknowledges first what this call proves, then admits, in one commit."""
-    quick = _quick(state, caller, call)
+    quick = passes(state, caller, call)
     if quick is not None:
         return quick
     draft = Draft(state, caller.thread, facts)
     answer = _admit(draft, caller, call)
     return Decided(tuple(draft.events), answer)
-
-
-def _quick(state: DeliveriesState, caller: Caller, call: str) -> Decided[Admission] | None:
-    """The common case without a copy of anything: nothing waits, or the batch has been let through."""
-    thread = state.threads.get(caller.thread)
-    if thread is None or thread.live is None or state.incarnations[thread.live].process != caller.process:
-        return None
-    chain = thread.chains.get(caller.chain)
-    if chain is None or call in chain.closed or (caller.prompt is not None and caller.prompt != chain.prompt):
-        return None
-    batch = chain.open
-    if batch is not None:
-        if batch.decision != "pass":
-            return None
-        if call in batch.calls:
-            return Decided((), _PASS)
-        number = batch.number
-    elif thread.open:
-        return None
-    else:
-        number = chain.batch + 1
-    event = ev.admitted(
-        caller.thread,
-        incarnation=thread.live,
-        chain=caller.chain,
-        turn=chain.turn,
-        batch=number,
-        call=call,
-        decision="pass",
-        prompt=caller.prompt,
-    )
-    return Decided((event,), _PASS)
 
 
 def _admit(draft: Draft, caller: Caller, call: str) -> Admission:
@@ -92,7 +58,7 @@ def _late(draft: Draft, chain: Chain, call: str) -> Admission:
     """A hook that outlived its batch is answered as its siblings were, and proves nothing."""
     intent = draft.active
     if chain.closed[call][1] == "pass":
-        return _PASS
+        return PASS
     if intent is not None and intent.state.prepared and isinstance(intent.proof, SoftBatch):
         return _block(draft, intent, bound=False)
     return FailClosed("this call belongs to a batch that was blocked and is over", "call the tool again", draft.thread.active)
@@ -103,7 +69,7 @@ def _in_batch(draft: Draft, caller: Caller, call: str) -> Admission:
     assert live is not None
     if intent is None or (chain.open is not None and chain.open.decision == "pass"):
         _note(draft, caller, call, None)
-        return _PASS
+        return PASS
     if intent.state.loud:
         return loud(intent)
     if not intent.state.prepared:

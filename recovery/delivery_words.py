@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
-
 from eventlog import Event, Recorded
+from eventlog.light import Generic, TypeVar
 from eventlog.projections import delivery_events as ev
 from eventlog.projections.deliveries import HANDLERS
 from eventlog.projections.delivery_words import MAIN, DeliveriesState, Incarnation, SyncIntent, Thread
+from eventlog.values import dataclass, field
 
 __all__ = [
     "BATCH_BOUNDARY",

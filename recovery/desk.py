@@ -9,17 +9,14 @@ print(answer.payload); sys.stdout.flush(); deliveries.mark_delivered(answer)    
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from eventlog import Durability, Event, EventLog, crashpoints
+from eventlog.light import TYPE_CHECKING, Lazy, ParamSpec, TypeVar
 from eventlog.projections.deliveries import DELIVERIES
 from eventlog.projections.delivery_words import DeliveriesState, RestartStartup, SyncIntent
-from eventlog.projections.folding import View
-from eventlog.recovery import delivery as do
+from eventlog.recovery.delivery_quick import passes
 from eventlog.recovery.delivery_words import (
     Admission,
     Block,
@@ -36,7 +33,16 @@ from eventlog.recovery.delivery_words import (
     launcher_name,
     reconciler_name,
 )
-from eventlog.recovery.reconciler import Diverged, NeedsPerson, Reconciler, ReconcilerFailed, SyncTask
+from eventlog.values import replace
+
+if TYPE_CHECKING:
+    from typing import Any, Concatenate, Literal
+
+    from eventlog.projections.folding import View
+    from eventlog.recovery import delivery as do
+    from eventlog.recovery.reconciler import Reconciler
+else:
+    do = Lazy("eventlog.recovery.delivery")  # a call that passes needs none of it
 
 __all__ = ["Deliveries"]
 
@@ -67,6 +73,8 @@ class Deliveries:
     @property
     def state(self) -> DeliveriesState:
         """The fold at the head of the log; do not change it."""
+        from eventlog.projections.folding import View
+
         if self._view is None:
             self._view = View(self.log, DELIVERIES, keeps=False)
         return self._view.state
@@ -156,16 +164,14 @@ class Deliveries:
 
     def pre_tool_use(self, caller: Caller, call: str) -> Admission:
         """One decision, without reconciling or waiting. A PassThrough costs no fdatasync."""
-        active = None
-        known = self.log.owned
-        facts = self._facts(caller.thread)
 
         def command(state: DeliveriesState) -> Decided[Admission]:
-            nonlocal active
+            known = passes(state, caller, call)
+            if known is not None:
+                return known
             active = state.active(caller.thread)
-            if active is not None and not active.state.prepared and known(reconciler_name(active.id)):
-                return do.pre_tool_use(state, caller, call, replace(facts, reconciler_alive=True))
-            return do.pre_tool_use(state, caller, call, facts)
+            waits = active is not None and not active.state.prepared and self.log.owned(reconciler_name(active.id))
+            return do.pre_tool_use(state, caller, call, self._facts(caller.thread, reconciler=waits))
 
         return self._here(self._decide("pre-tool-use", caller.thread, command))
 
@@ -181,13 +187,10 @@ class Deliveries:
                 return answer
             head = int(self.log.head)  # what came between is seen after a look at the owner lock, at most _LOOK_S later
             if isinstance(answer, Reconcile):
-                try:
-                    if self._reconcile(answer.intent):
-                        continue
-                except ReconcilerFailed as error:
-                    help_ = f"mend the reconciler and call again; see: eventlog deliveries show LOG {answer.intent.id}"
-                    return self._closed(FailClosed(str(error), help_, answer.intent.id, answer.acknowledged))
-                answer = Wait(answer.intent.id, answer.acknowledged)
+                failure = self._try_to_reconcile(answer)
+                if failure is None:
+                    continue
+                answer = failure
             if not isinstance(answer, Wait):
                 return answer
             left = deadline - time.monotonic()
@@ -196,8 +199,20 @@ class Deliveries:
                 return self._closed(FailClosed(f"{answer.intent} is still being reconciled", help_, answer.intent, answer.acknowledged))
             self.log.wait(head, min(left, _LOOK_S))
 
+    def _try_to_reconcile(self, answer: Reconcile) -> FailClosed | Wait | None:
+        """None when the intent has moved on; else why this hook could not do it."""
+        from eventlog.recovery.reconciler import ReconcilerFailed
+
+        try:
+            return None if self._reconcile(answer.intent) else Wait(answer.intent.id, answer.acknowledged)
+        except ReconcilerFailed as error:
+            help_ = f"mend the reconciler and call again; see: eventlog deliveries show LOG {answer.intent.id}"
+            return self._closed(FailClosed(str(error), help_, answer.intent.id, answer.acknowledged))
+
     def _reconcile(self, intent: SyncIntent) -> bool:
         """Run the reconciler, if nobody alive does. False: somebody does. The block is durable already."""
+        from eventlog.recovery.reconciler import Diverged, NeedsPerson, ReconcilerFailed, SyncTask
+
         if self.reconciler is None:
             raise ReconcilerFailed(f"{intent.id} has to be reconciled, and this hook has no reconciler")
         owner = self.log.own(reconciler_name(intent.id))
@@ -285,6 +300,8 @@ class Deliveries:
 
     def _closed(self, answer: FailClosed) -> FailClosed:
         """With the path of this log in the command that helps."""
+        import shlex
+
         path = shlex.quote(os.fsdecode(self.log.path))
         return replace(answer, what_to_do=answer.what_to_do.replace(" LOG", f" {path}", 1))
 

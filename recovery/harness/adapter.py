@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
+from eventlog.light import Protocol
 from eventlog.recovery.delivery_words import (
     BATCH_BOUNDARY,
     RECEIPTS,
@@ -20,6 +19,7 @@ from eventlog.recovery.delivery_words import (
 from eventlog.recovery.desk import Deliveries
 from eventlog.recovery.harness.carrier import Carrier
 from eventlog.recovery.harness.framing import find_payload, find_startup
+from eventlog.values import dataclass
 
 __all__ = ["Adapter", "Capabilities", "Output"]
 

@@ -8,8 +8,8 @@ carry the session and prompt of their parent, and differ by `agent_id` alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from eventlog.light import TYPE_CHECKING
 from eventlog.projections.delivery_words import MAIN
 from eventlog.recovery.delivery_words import Caller
 from eventlog.recovery.harness.heard import (
@@ -28,6 +28,9 @@ from eventlog.recovery.harness.heard import (
     word,
 )
 from eventlog.recovery.harness.process import ancestor
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["EVENTS", "again", "agent_pid", "hear"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from eventlog.errors import EventLogError
+from eventlog.light import TYPE_CHECKING
 from eventlog.recovery.delivery_words import Caller
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "BATCH",

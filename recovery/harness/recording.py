@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from eventlog import Durability, Event, EventLog
 from eventlog.projections import session_events as ev
@@ -37,8 +38,9 @@ def event_of(harness: str, heard: Heard, redactor: Redactor) -> Event | None:
         type_, fields = ev.COMPACTED, {"trigger": data.get("trigger", data.get("reason"))}
     else:
         return None
-    where = {"harness": harness, "session": caller.session, "chain": caller.chain, "prompt": caller.prompt}
-    return ev.session_event(type_, caller.thread, **where, **redactor.clean(fields))
+    kept: dict[str, Any] = redactor.clean(fields)
+    who = {"session": caller.session, "chain": caller.chain, "prompt": caller.prompt}
+    return ev.session_event(type_, caller.thread, harness=harness, **who, **kept)
 
 
 def record(log: EventLog, harness: str, heard: Heard, more_patterns: Sequence[str]) -> None:

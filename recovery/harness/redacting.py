@@ -15,6 +15,7 @@ STRINGS_CHARS_MAX = 262_144  # of one event
 _DEPTH_MAX = 40
 _LOOK_CHARS_MAX = 262_144  # a pattern is not run over more of one string than this; the rest is cut off anyway
 
+_NAMES = "password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key"
 DEFAULT_PATTERNS = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # AWS
@@ -24,8 +25,8 @@ DEFAULT_PATTERNS = (
     r"\beyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}",  # JSON web tokens
     r"(?i)\b(?:bearer|basic)\s+[0-9A-Za-z+/._~-]{12,}=*",
     r"(?<=://)[^\s/:@]{1,200}:[^\s/@]{1,200}(?=@)",  # user:password in an address
-    r"(?i)\b[\w.-]{0,40}(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]{0,40}"
-    r"[\"']?\s{0,3}[=:]\s{0,3}(?:\"[^\"\n]{0,500}\"|'[^'\n]{0,500}'|[^\s\"',;&]{1,500})",
+    # name = value, "name": "value", --name=value
+    rf"(?i)\b[\w.-]{{0,40}}(?:{_NAMES})[\w.-]{{0,40}}[\"']?\s{{0,3}}[=:]\s{{0,3}}(?:\"[^\"\n]{{0,500}}\"|'[^'\n]{{0,500}}'|[^\s\"',;&]{{1,500}})",
 )
 _SECRET_NAME = re.compile(r"(?i)password|passwd|passphrase|secret|token$|api[_-]?key|access[_-]?key|private[_-]?key|^authorization$")
 

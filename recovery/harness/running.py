@@ -3,30 +3,40 @@
 A harness lets a call run when its hook fails in any way but two: the JSON that denies, or exit code 2. So whatever goes wrong before a
 PreToolUse is answered ends in one of these, within a deadline of our own that is shorter than the harness's. Every other hook ends with 0
 whatever happens, and a line on standard error: a block of PostToolBatch or Stop would end the agent's loop.
+
+A call that passes is the common case, and what it does not need is imported where it is needed.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from typing import Any, Protocol
 
-from eventlog import EventLog
+# Built in: `signal` would make enums of all its numbers first.
+from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
+from contextlib import suppress
+
 from eventlog.errors import EventLogError
+from eventlog.jsonroad import loads
+from eventlog.light import TYPE_CHECKING, Protocol
+from eventlog.log import EventLog
 from eventlog.recovery.delivery_words import Block, FailClosed, PassThrough
 from eventlog.recovery.desk import Deliveries
-from eventlog.recovery.harness.adapter import Adapter, Capabilities
 from eventlog.recovery.harness.heard import BATCH, CALL, ENDED, NOTHING, PROMPT, RETURNED, REWRITTEN, STARTED, STOP, Heard, NotUnderstood
 from eventlog.recovery.harness.process import NoProcess, process_key
-from eventlog.recovery.reconciler import Outcome, SyncTask, program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from eventlog.recovery.harness.adapter import Adapter
+    from eventlog.recovery.reconciler import Outcome, SyncTask
 
 __all__ = ["DENIED", "FINE", "Options", "run"]
 
 FINE, DENIED = 0, 2
+_NO_WINDOW = float("inf")  # no thread that syncs: this process does, or the next
 _INPUT_BYTES_MAX = 64 << 20  # a PostToolBatch holds the results of all its calls
-_EVERYTHING = Capabilities(batch_boundary=True, receipts=True, startup_delivery=True)
 
 
 class Options:
@@ -64,7 +74,7 @@ class Running:
 
     def __init__(self, options: Options, started: float) -> None:
         self.options = options
-        self.harness: Harness = import_module(f"eventlog.recovery.harness.{options.harness.replace('-', '_')}")  # type: ignore[assignment]
+        self.harness = _harness(options.harness)
         self.ends = started + options.deadline_s
         self.code_if_late = DENIED  # until it is known that nobody waits for a yes or no
         self.stdout = 1
@@ -73,10 +83,6 @@ class Running:
     def left_s(self) -> float:
         return max(0.05, self.ends - time.monotonic())
 
-    def allow(self) -> None:
-        """Say nothing: the harness goes on."""
-        self.code_if_late = FINE
-
     def deny(self, text: str) -> None:
         """Write the denial, all of it. Raises OSError: then the harness has not got it."""
         write_all(self.stdout, denial(text))
@@ -84,8 +90,20 @@ class Running:
 
     def reconcile(self, task: SyncTask) -> Outcome:
         """Run the user's program, for as long as this hook has time."""
+        from eventlog.recovery.reconciler import program
+
         assert self.options.reconciler is not None
         return program(self.options.reconciler, timeout_s=self.left_s * 0.9)(task)
+
+
+def _harness(name: str) -> Harness:
+    if name == "codex":
+        from eventlog.recovery.harness import codex
+
+        return codex
+    from eventlog.recovery.harness import claude_code
+
+    return claude_code
 
 
 def run(options: Options, environ: Mapping[str, str], started: float) -> int:
@@ -114,29 +132,23 @@ def _failed(running: Running, why: str) -> int:
 def _note(line: str) -> None:
     from eventlog.recovery.harness.saying import one_line
 
-    try:
+    with suppress(OSError):  # nobody listens: the exit code still speaks
         write_all(2, one_line(line).encode(errors="replace") + b"\n")
-    except OSError:
-        pass  # nobody listens: the exit code still speaks
 
 
 def _alarm(running: Running) -> None:
     """Whatever this process hangs in: after the deadline it is over. Like a kill -9, which every step of the protocol survives."""
-    import signal
 
-    def late(_signal: int, _frame: object) -> None:
-        code = _failed(running, f"no answer in {running.options.deadline_s:g} s")
-        os._exit(code)
+    def late(_number: int, _frame: object) -> None:
+        os._exit(_failed(running, f"no answer in {running.options.deadline_s:g} s"))
 
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, running.left_s)
+    signal(SIGALRM, late)
+    setitimer(ITIMER_REAL, running.left_s)
 
 
 def _hear(running: Running, environ: Mapping[str, str]) -> Heard:
-    import json
-
     try:
-        data: Any = json.loads(read_all(0))
+        data: Any = loads(read_all(0))
     except ValueError:
         raise NotUnderstood("standard input is not one JSON object") from None
     if not isinstance(data, dict):
@@ -148,18 +160,29 @@ def _hear(running: Running, environ: Mapping[str, str]) -> Heard:
 
 
 def _act(running: Running, heard: Heard) -> None:
+    """A call that passes leaves its events in the page cache, where a kill cannot reach them: the next PostToolBatch, Stop or opener syncs
+    them, and what a power cut takes of them is about a process that it takes as well."""
     options = running.options
-    reconciler = running.reconcile if options.reconciler else None
-    with EventLog.open(options.log, create=False, lock_timeout=running.left_s * 0.5) as log:
-        deliveries = Deliveries(log, reconciler, wait_s=running.left_s * 0.9)
-        adapter = Adapter(deliveries, _EVERYTHING)
+    log = EventLog.open(options.log, create=False, lock_timeout=running.left_s * 0.5, batch_window_ms=_NO_WINDOW)
+    try:
+        deliveries = Deliveries(log, running.reconcile if options.reconciler else None, wait_s=running.left_s * 0.9)
         if options.harness == "codex" and heard.kind in (CALL, STOP, PROMPT):
             from eventlog.recovery.harness.codex import proofs
 
             deliveries.batch_shown(heard.caller, heard.call or None, proofs(heard))
-        _TELL[heard.kind](adapter, heard, running)
+        passes = heard.kind == CALL and _call(deliveries, heard, running)
+        if heard.kind != CALL:
+            from eventlog.recovery.harness.adapter import Adapter, Capabilities
+
+            _TELL[heard.kind](Adapter(deliveries, Capabilities(True, True, True)), heard)
         if options.record:
             _record(log, running, heard)
+        if not passes:
+            log.close()
+    except BaseException:
+        with suppress(EventLogError):  # what went wrong first says more
+            log.close()
+        raise
 
 
 def _record(log: EventLog, running: Running, heard: Heard) -> None:
@@ -172,35 +195,40 @@ def _record(log: EventLog, running: Running, heard: Heard) -> None:
         _note(f"eventlog hook: not recorded: {error}")
 
 
-def _call(adapter: Adapter, heard: Heard, running: Running) -> None:
-    answer = adapter.deliveries.admit(heard.caller, heard.call)
+def _call(deliveries: Deliveries, heard: Heard, running: Running) -> bool:
+    """Answer a call. Does it pass?"""
+    answer = deliveries.admit(heard.caller, heard.call)
     if isinstance(answer, PassThrough):
-        running.allow()
-    elif isinstance(answer, Block):
-        running.deny(adapter.carrier.text(answer.intent, answer.payload))
-        adapter.deliveries.mark_delivered(answer)
+        running.code_if_late = FINE  # that is the answer: to say nothing
+        return True
+    if isinstance(answer, Block):
+        from eventlog.recovery.harness.carrier import Carrier
+
+        running.deny(Carrier(deliveries.log.path).text(answer.intent, answer.payload))
+        deliveries.mark_delivered(answer)
     else:
-        running.deny(_closed(answer, heard, adapter, running))
+        running.deny(_closed(answer, heard, deliveries, running))
+    return False
 
 
-def _closed(answer: FailClosed, heard: Heard, adapter: Adapter, running: Running) -> str:
+def _closed(answer: FailClosed, heard: Heard, deliveries: Deliveries, running: Running) -> str:
     """What a call is answered with when nothing can be given to the agent, or not to this process."""
     import shlex
 
     text = f"eventlog: {answer.reason}. {answer.what_to_do}"
     if answer.restart:
-        words = ["eventlog", "agent", "run", "--log", os.fsdecode(adapter.deliveries.log.path), "--thread", heard.caller.thread, "--"]
+        words = ["eventlog", "agent", "run", "--log", os.fsdecode(deliveries.log.path), "--thread", heard.caller.thread, "--"]
         text += f"; or let this do it: {shlex.join([*words, *running.harness.again(heard.caller.session)])}"
     return text
 
 
-def _started(adapter: Adapter, heard: Heard, _running: Running) -> None:
+def _started(adapter: Adapter, heard: Heard) -> None:
     adapter.deliveries.start_incarnation(heard.caller)
     if heard.data.get("source") != "startup":
         adapter.deliveries.turn_observed(heard.caller, "compacted")
 
 
-def _ended(adapter: Adapter, heard: Heard, _running: Running) -> None:
+def _ended(adapter: Adapter, heard: Heard) -> None:
     deliveries, caller = adapter.deliveries, heard.caller
     state = deliveries.state
     thread = state.threads.get(caller.thread)
@@ -208,13 +236,12 @@ def _ended(adapter: Adapter, heard: Heard, _running: Running) -> None:
         deliveries.retire_incarnation(caller.thread, thread.live, "its session ended")
 
 
-_TELL: dict[str, Callable[[Adapter, Heard, Running], object]] = {
-    CALL: _call,
-    RETURNED: lambda adapter, heard, _: adapter.deliveries.call_returned(heard.caller, heard.call),
-    BATCH: lambda adapter, heard, _: adapter.post_tool_batch(heard.caller, heard.results),
-    PROMPT: lambda adapter, heard, _: adapter.user_prompt_submit(heard.caller, heard.text),
-    STOP: lambda adapter, heard, _: adapter.deliveries.turn_observed(heard.caller, "stop"),
-    REWRITTEN: lambda adapter, heard, _: adapter.deliveries.turn_observed(heard.caller, "compacted"),
+_TELL: dict[str, Callable[[Adapter, Heard], object]] = {
+    RETURNED: lambda adapter, heard: adapter.deliveries.call_returned(heard.caller, heard.call),
+    BATCH: lambda adapter, heard: adapter.post_tool_batch(heard.caller, heard.results),
+    PROMPT: lambda adapter, heard: adapter.user_prompt_submit(heard.caller, heard.text),
+    STOP: lambda adapter, heard: adapter.deliveries.turn_observed(heard.caller, "stop"),
+    REWRITTEN: lambda adapter, heard: adapter.deliveries.turn_observed(heard.caller, "compacted"),
     STARTED: _started,
     ENDED: _ended,
 }
