@@ -1,6 +1,6 @@
 """eventlog: an append-only event log that is the sole authority. `from eventlog import EventLog`."""
 
-from eventlog.light import TYPE_CHECKING
+from eventlog.light import TYPE_CHECKING, of
 
 if TYPE_CHECKING:
     from eventlog.errors import (
@@ -87,9 +87,7 @@ if not TYPE_CHECKING:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(home), name)
+        value = globals()[name] = of(home, name)
         return value
 
 

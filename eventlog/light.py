@@ -54,6 +54,15 @@ else:
     ParamSpec = TypeVar
 
 
+def of(module: str, attribute: str) -> object:
+    """This attribute of that module, imported now. (`importlib` brings `warnings` along.)"""
+    import sys
+
+    __import__(module)
+    found: object = getattr(sys.modules[module], attribute)
+    return found
+
+
 class Lazy:
     """A module that is imported when something of it is first asked for."""
 
@@ -61,8 +70,6 @@ class Lazy:
         self._name = name
 
     def __getattr__(self, attribute: str) -> object:
-        from importlib import import_module
-
-        found: object = getattr(import_module(self._name), attribute)
+        found = of(self._name, attribute)
         setattr(self, attribute, found)
         return found

@@ -13,7 +13,6 @@ import time
 from types import TracebackType
 
 from eventlog import forks
-from eventlog.digests import sha256
 from eventlog.errors import EventLogError, LockTimeout, NotWritten, UnsafeLog
 from eventlog.fs import FileSystem, is_regular, let_go
 from eventlog.light import TYPE_CHECKING
@@ -158,6 +157,8 @@ class Owner:
 
 def _owner_byte(name: str) -> int:
     """62 bits of SHA-256: two names that share a byte would only make one of them wait in vain, once in an age."""
+    from eventlog.digests import sha256
+
     return int.from_bytes(sha256(name.encode()).digest()[:8], "little") >> 2
 
 

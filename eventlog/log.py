@@ -71,7 +71,9 @@ class EventLog:
     ) -> EventLog:
         """Open the log at `path`, making it (mode 0700) unless `create` is False. `read_only` never writes a byte or a name.
 
-        `lock_timeout` is in seconds. What a crash left half done is mended, and said in `log.mended`.
+        With an infinite `batch_window_ms` nothing is synced before flush, close or an IMMEDIATE commit asks for it: neither what this
+        handle writes BATCHED nor what it finds written and unconfirmed. `lock_timeout` is in seconds. What a crash left
+        half done is mended, and said in `log.mended`.
         Raises LogNotFound, UnsafeLog, Corrupt (damage that no crash explains), UnsupportedFormat, LockTimeout, NotWritten
         (the system refused; nothing was harmed).
         """
@@ -86,7 +88,7 @@ class EventLog:
             if not directory.load() and (read_only or not create):
                 raise LogNotFound(f"{where}: no log here (no log.json)")
             if not read_only:
-                writer = _open_writer(directory, segment_bytes_max, lock_timeout)
+                writer = _open_writer(directory, segment_bytes_max, lock_timeout, patient=batch_window_ms == float("inf"))
         except BaseException as error:
             if directory is not None:
                 directory.close()
@@ -454,10 +456,11 @@ def _wanted(
     return Wanted(after, upto, masks_of(types), masks_of(streams), 0 if since is None else since, FOREVER if until is None else until)
 
 
-def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: float) -> Writer:
+def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: float, *, patient: bool) -> Writer:
     """Take the lock, make the log if there is none, find its end. Closes what it opened when it fails."""
     writer_lock = WriterLock(directory.fs, directory.fd, directory.path, lock_timeout)
     writer = Writer(directory, writer_lock, segment_bytes_max)
+    writer.view.patient = patient
     try:
         try:
             writer_lock.acquire()

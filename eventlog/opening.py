@@ -38,8 +38,9 @@ class Tail:
     The next frame goes to `end` and begins with `seq`; the last one with events ends at `events_end`; all before `durable` is on disk;
     `marked` is the largest `durable` that a frame says; the file is `allocated` bytes long at least. `moved`: the end is not where the
     tail record of epoch `epoch` has it. `rewrite` (offset, bytes): marks that nobody has confirmed, to be written again with the first
-    append, so that its sync covers them. `last` (offset, bytes): the last frame of this handle. `headers`: those of the frames before
-    `headers_end`, for the index, as long as this handle alone wrote them. `report` says what was mended, a line each.
+    append, so that its sync covers them. `unconfirmed` (offset, seq, end): what others wrote and this handle has yet to confirm. `last`
+    (offset, bytes): the last frame of this handle. `headers`: those of the frames before `headers_end`, for the index, as long as this
+    handle alone wrote them. `report` says what was mended, a line each.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Tail:
         "rewrite",
         "salt",
         "seq",
+        "unconfirmed",
     )
 
     def __init__(self, fd: int, number: int, salt: int, *, report: list[str] | None = None) -> None:
@@ -68,11 +70,15 @@ class Tail:
         self.seq = number
         self.rewrite: tuple[int, bytes] | None = None
         self.last: tuple[int, bytes] | None = None
+        self.unconfirmed: tuple[int, int, int] | None = None
         self.report = [] if report is None else report
 
 
-def find_tail(directory: Directory, lock: WriterLock, boot: bytes) -> Tail:
-    """Find the end, mend what a crash left, make what was found durable. Raises Corrupt, UnsupportedFormat, OSError."""
+def find_tail(directory: Directory, lock: WriterLock, boot: bytes, *, patient: bool = False) -> Tail:
+    """Find the end, mend what a crash left, make what was found durable. Raises Corrupt, UnsupportedFormat, OSError.
+
+    `patient`: what others wrote and nobody has confirmed may wait for the first sync of this handle (`Tail.unconfirmed`).
+    """
     fs = directory.fs
     numbers = list_segments(directory)
     number = numbers[-1]
@@ -87,7 +93,7 @@ def find_tail(directory: Directory, lock: WriterLock, boot: bytes) -> Tail:
     try:
         tail = None
         if word and record is not None and record.boot == boot != bytes(16) and not record.suspect_segment:
-            tail = _believe(directory, fd, size, record, word)
+            tail = _believe(directory, fd, size, record, word, patient)
         if tail is None:
             if record is not None and record.suspect_segment:
                 sync(fs.fdatasync, fd)  # what can still be written is; what is lost must not hide in the cache
@@ -107,7 +113,7 @@ def find_tail(directory: Directory, lock: WriterLock, boot: bytes) -> Tail:
         raise
 
 
-def _believe(directory: Directory, fd: int, size: int, record: TailRecord, word: int) -> Tail | None:
+def _believe(directory: Directory, fd: int, size: int, record: TailRecord, word: int, patient: bool) -> Tail | None:
     """Open in constant time: take the end from the tail record. None if the bytes disagree.
 
     The word is a frame boundary, and all before it is on disk. What lies between it, the record's end and the true end is scanned: the
@@ -132,7 +138,9 @@ def _believe(directory: Directory, fd: int, size: int, record: TailRecord, word:
         return None
     tail.end, tail.seq, tail.durable, tail.marked, tail.allocated = stop.offset, stop.seq, word, found.said, size
     tail.events_end, tail.moved = found.events_end, False
-    if found.events_end > word:
+    if found.events_end > word and patient:
+        tail.unconfirmed = (start, seq, stop.offset)
+    elif found.events_end > word:
         _confirm(directory, tail, start, seq, size)
     elif stop.offset > word:
         tail.rewrite = (word, directory.fs.pread(fd, stop.offset - word, word))
@@ -152,6 +160,17 @@ def _confirm(directory: Directory, tail: Tail, start: int, seq: int, size: int) 
     if found.stop.offset < tail.end:
         cut(directory, tail, found.stop, size)
     tail.durable = tail.end
+
+
+def confirmed(directory: Directory, tail: Tail) -> bool:
+    """After a sync of a patient handle: is what it found at its opening still there, when it is read from the disk? (see `_confirm`)"""
+    if tail.unconfirmed is not None:
+        start, seq, end = tail.unconfirmed
+        directory.fs.drop_cache(tail.fd)
+        if scan(directory, tail.fd, tail.salt, start, seq, directory.fs.size(tail.fd)).stop.offset < end:
+            return False
+        tail.unconfirmed = None
+    return True
 
 
 def _mend(directory: Directory, fd: int, size: int, number: int, previous: tuple[int, int] | None, word: int) -> Tail:

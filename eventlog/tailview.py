@@ -51,6 +51,7 @@ class TailView:
         self.tail: Tail
         self._directory, self._fs = directory, directory.fs
         self._boot = self._fs.boot_id()
+        self.patient = False  # what is found unconfirmed may wait for our first sync
 
     def catch_up(self) -> None:
         """Make the view true: others may have appended, rotated, cut, or died in the middle of a write. Raises OSError, Corrupt, …"""
@@ -96,7 +97,7 @@ class TailView:
 
     def find(self) -> None:
         """Look for the tail from the beginning, and mend what a crash left. Raises what `find_tail` raises."""
-        tail = find_tail(self._directory, self.lock, self._boot)
+        tail = find_tail(self._directory, self.lock, self._boot, patient=self.patient)
         old = getattr(self, "tail", None)
         if old is not None and old.last is not None and old.last[0] >= old.durable:
             # What we wrote last and nobody confirmed: is it still there? If not, some of it was acknowledged as BATCHED.

@@ -21,7 +21,7 @@ from eventlog.fs import SyncFailed
 from eventlog.jsonroad import dumps
 from eventlog.light import TypeVar
 from eventlog.lock import WriterLock
-from eventlog.opening import succeed
+from eventlog.opening import confirmed, succeed
 from eventlog.payload import Draft
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.tailrecord import READ_BYTES, TELL_BYTES
@@ -305,6 +305,11 @@ class Writer:
     def _rotate(self) -> EventLogError | None:
         """Seal the segment and begin the next, or give back why not. What is left half done is finished by whoever comes next."""
         tail = self.view.tail
+        if tail.unconfirmed is not None:  # a sealed segment is confirmed, all of it
+            try:
+                self.sync(self.view.position())
+            except EventLogError as error:
+                return error
         now = self._fs.now()
         what: dict[str, int] = {"first": tail.number, "last": tail.seq - 1, "time": now}
         try:
@@ -347,6 +352,8 @@ class Writer:
             if self.poison is None:
                 try:
                     self._fs.fdatasync(position.fd)
+                    if position.fd == self.view.tail.fd:
+                        self._confirm()
                 except OSError as error:
                     failure = error
                     self._doubt(error)  # before anybody else may sync this descriptor: the error is reported once
@@ -362,6 +369,11 @@ class Writer:
             if ours and position.end > tail.durable:
                 tail.durable = position.end
                 self.view.tell_durable()
+
+    def _confirm(self) -> None:
+        """Our sync says nothing of what others wrote before we opened the file, if its write-back failed for them. Raises OSError."""
+        if not confirmed(self.directory, self.view.tail):
+            raise OSError(errno.EIO, "what others wrote before this handle was opened is not on it")
 
     def _doubt(self, error: OSError) -> None:
         tail = self.view.tail
@@ -419,6 +431,7 @@ class Writer:
             if not self.closed and self.poison is None and self.dirty():
                 try:
                     self._fs.fdatasync(self.view.tail.fd)
+                    self._confirm()
                     self.view.tail.durable = self.view.tail.end
                     self.view.tell_durable()
                 except OSError as error:

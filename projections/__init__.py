@@ -10,7 +10,7 @@ Each fold owns the event types that it folds: their names, fields and builders. 
 
 from __future__ import annotations
 
-from eventlog.light import TYPE_CHECKING
+from eventlog.light import TYPE_CHECKING, of
 
 if __name__ != "eventlog.projections":  # a second copy of every class would break isinstance
     raise ImportError("import eventlog.projections, not projections")
@@ -108,9 +108,7 @@ if not TYPE_CHECKING:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(home), name)
+        value = globals()[name] = of(home, name)
         return value
 
 

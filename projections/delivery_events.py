@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eventlog import Event
-from eventlog.digests import sha256
 from eventlog.light import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -91,6 +90,8 @@ STOPPED: Final = "turn.stopped"
 
 def digest(payload: str) -> str:
     """SHA-256 of the payload's UTF-8 bytes, in hex: what every delivery of it is checked against."""
+    from eventlog.digests import sha256
+
     return sha256(payload.encode()).hexdigest()
 
 

@@ -85,6 +85,10 @@ class Projection(Generic[S]):
     @property
     def initial(self) -> S:
         """The state before the first event. Each call gives its own copy, because handlers may change a state in place."""
+        copies = getattr(self._initial, "__deepcopy__", None)
+        if copies is not None:
+            made: S = copies({})
+            return made
         import copy
 
         return copy.deepcopy(self._initial)

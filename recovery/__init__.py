@@ -15,7 +15,7 @@ report = recover(log, tools)
 
 from __future__ import annotations
 
-from eventlog.light import TYPE_CHECKING
+from eventlog.light import TYPE_CHECKING, of
 
 if __name__ != "eventlog.recovery":  # a second copy of every class would break isinstance
     raise ImportError("import eventlog.recovery, not recovery")
@@ -201,9 +201,7 @@ if not TYPE_CHECKING:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(home), name)
+        value = globals()[name] = of(home, name)
         return value
 
 

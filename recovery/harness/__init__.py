@@ -7,7 +7,7 @@ and examples. `claude_code` and `codex` read what the real programs say, and `ru
 
 from __future__ import annotations
 
-from eventlog.light import TYPE_CHECKING
+from eventlog.light import TYPE_CHECKING, of
 
 if TYPE_CHECKING:
     from eventlog.recovery.harness.adapter import Adapter, Capabilities
@@ -34,7 +34,5 @@ if not TYPE_CHECKING:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+        value = globals()[name] = of(f"{__name__}.{home}", name)
         return value
