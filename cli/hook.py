@@ -48,7 +48,7 @@ def run(words: list[str]) -> int:
         harness,
         found["--log"],
         found["--thread"],
-        reconciler=_split(harness, found["--reconciler"]) if "--reconciler" in found else None,
+        reconciler=found.get("--reconciler"),
         deadline_s=_seconds(harness, found["--deadline"]) if "--deadline" in found else DEADLINE_S,
         record=record,
         redact=redact,
@@ -56,16 +56,6 @@ def run(words: list[str]) -> int:
     if redact:
         _check_patterns(harness, redact)
     return run_hook(options, os.environ, started)
-
-
-def _split(harness: str, text: str) -> list[str]:
-    """A program and its arguments, quoted as for a shell. None is involved."""
-    import shlex
-
-    try:
-        return shlex.split(text) or [text]
-    except ValueError as error:
-        _wrong(harness, f"--reconciler {text!r}: {error}")
 
 
 def _seconds(harness: str, text: str) -> float:

@@ -16,6 +16,7 @@ import time
 from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found,unused-ignore]
 from contextlib import suppress
 
+from eventlog import crashpoints
 from eventlog.errors import EventLogError
 from eventlog.jsonroad import loads
 from eventlog.light import TYPE_CHECKING, Protocol
@@ -36,11 +37,15 @@ __all__ = ["DENIED", "FINE", "Options", "run"]
 
 FINE, DENIED = 0, 2
 _NO_WINDOW = float("inf")  # no thread that syncs: this process does, or the next
+_left_open: list[EventLog] = []  # a handle that is dropped would sync
 _INPUT_BYTES_MAX = 64 << 20  # a PostToolBatch holds the results of all its calls
 
 
 class Options:
-    """What the command line says. `deadline_s`: for all that this hook does before it has answered. `redact`: patterns for `record`."""
+    """What the command line says. `deadline_s`: for all that this hook does before it has answered. `redact`: patterns for `record`.
+
+    `reconciler`: a program and its arguments, quoted as for a shell; none is involved.
+    """
 
     __slots__ = ("deadline_s", "harness", "log", "reconciler", "record", "redact", "thread")
 
@@ -50,7 +55,7 @@ class Options:
         log: str,
         thread: str,
         *,
-        reconciler: list[str] | None = None,
+        reconciler: str | None = None,
         deadline_s: float = 20.0,
         record: bool = False,
         redact: Sequence[str] = (),
@@ -85,15 +90,25 @@ class Running:
 
     def deny(self, text: str) -> None:
         """Write the denial, all of it. Raises OSError: then the harness has not got it."""
+        crashpoints.reach("before-output")
         write_all(self.stdout, denial(text))
         self.code_if_late = FINE
+        crashpoints.reach("after-output")
 
     def reconcile(self, task: SyncTask) -> Outcome:
         """Run the user's program, for as long as this hook has time."""
-        from eventlog.recovery.reconciler import program
+        import shlex
 
-        assert self.options.reconciler is not None
-        return program(self.options.reconciler, timeout_s=self.left_s * 0.9)(task)
+        from eventlog.recovery.reconciler import ReconcilerFailed, program
+
+        text = self.options.reconciler or ""
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise ReconcilerFailed(f"--reconciler {text!r}: {error}") from None
+        if not words:
+            raise ReconcilerFailed(f"--reconciler {text!r} names no program")
+        return program(words, timeout_s=self.left_s * 0.9)(task)
 
 
 def _harness(name: str) -> Harness:
@@ -177,7 +192,9 @@ def _act(running: Running, heard: Heard) -> None:
             _TELL[heard.kind](Adapter(deliveries, Capabilities(True, True, True)), heard)
         if options.record:
             _record(log, running, heard)
-        if not passes:
+        if passes:
+            _left_open.append(log)
+        else:
             log.close()
     except BaseException:
         with suppress(EventLogError):  # what went wrong first says more
