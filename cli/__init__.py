@@ -36,7 +36,7 @@ def __getattr__(name: str) -> object:
         import sys
 
         # A hook is run at every step of an agent: it must not wait for click.
-        if sys.argv[1:2] == ["hook"] and sys.argv[2:3] and sys.argv[2] in _HARNESSES and not {"-h", "--help"} & {*sys.argv[3:]}:
+        if sys.argv[1:2] == ["hook"] and sys.argv[2:3] and sys.argv[2] in _HARNESSES:
             return _hook
         from eventlog.cli.app import main
 

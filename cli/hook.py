@@ -16,6 +16,26 @@ HARNESSES = ("claude-code", "codex")
 DEADLINE_S = 20.0
 _OPTIONS = ("--log", "--thread", "--reconciler", "--deadline", "--redact")
 _USAGE = "--log DIR --thread NAME [--reconciler PROGRAM] [--deadline SECONDS] [--record [--redact PATTERN]...]"
+_HELP = f"""\
+Usage: eventlog hook claude-code|codex {_USAGE}
+
+  What the agent's program runs at each of its steps: it reads the event from standard input, and answers a tool call.
+
+  --log DIR             The log. It has to be there.
+  --thread NAME         Whose hooks these are: one name for each agent's line of work.
+  --reconciler PROGRAM  Brings the workspace up to date when a change waits, and says what the agent is told (docs/deliveries.md). A
+                        program and its arguments, quoted as for a shell; none is involved.
+  --deadline SECONDS    Deny a call when it has no answer by then. Keep it below the timeout of the hook.  [default: {DEADLINE_S:g}]
+  --record              Record every event as one of the session, redacted.
+  --redact PATTERN      With --record: take this out as well (a regular expression). May be given more than once.
+
+  Nothing on standard output lets a call run. A JSON object, or exit code 2, denies it; every other failure of this process would let it
+  run, so install it for PreToolUse as `eventlog hook … || exit 2`.
+
+Examples:
+  eventlog hook claude-code --log ~/logs/web --thread web --reconciler './reconcile --fast'
+  eventlog hook install claude-code --help
+"""
 
 
 def run(words: list[str]) -> int:
@@ -26,6 +46,10 @@ def run(words: list[str]) -> int:
     from eventlog.recovery.harness.running import run as run_hook
 
     harness, found, redact, record = words[0], dict[str, str](), list[str](), False
+    if {"-h", "--help"} & {*words}:
+        sys.stdout.write(_HELP)
+        sys.stdout.flush()
+        return 0
     rest = iter(words[1:])
     for one in rest:
         name, equals, value = one.partition("=")

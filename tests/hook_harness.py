@@ -65,6 +65,9 @@ class Claude:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.process.kill()
         self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
 
     # -- hooks ----------------------------------------------------------------------------------------------------------------
 
