@@ -195,6 +195,7 @@ def _act(running: Running, heard: Heard) -> None:
         if passes:
             _left_open.append(log)
         else:
+            deliveries.keep()  # the answer is out
             log.close()
     except BaseException:
         with suppress(EventLogError):  # what went wrong first says more
