@@ -19,6 +19,7 @@ WORKLOADS = {
     "opening": "sizes:opening",
     "status": "sizes:status",
     "snapshots": "snapshots:snapshots",
+    "hooks": "hooks:hooks",
     "memory": "sizes:memory",
     "verify": "verifying:verifying",
 }

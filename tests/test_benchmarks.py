@@ -43,6 +43,7 @@ IN_THE_TABLE = {
     "follow": ["follower at work, p99 from commit to reader", "follower idle, p99 from commit to reader"],
     "opening": ["open for writing, 3 MiB : 1 MiB", "open read-only, 3 MiB : 1 MiB"],
     "status": ["status of 1,000 events : 100 events"],
+    "hooks": ["a hook that lets a call pass : a bare interpreter"],
     "memory": ["fold memory over the bare interpreter"],
     "verify": ["verify, commits of 1 : sha256+crc32 of the bytes"],
 }
