@@ -21,8 +21,11 @@ _HARNESSES = ("claude-code", "codex")
 
 def _hook() -> None:
     """Be a hook, and leave without taking the interpreter down: there is nothing that it would have to do."""
+    import gc
     import os
     import sys
+
+    gc.disable()  # nothing that is made here is thrown away before the process ends
 
     from eventlog.cli.hook import run
 

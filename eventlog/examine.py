@@ -12,9 +12,13 @@ from eventlog.directory import Directory
 from eventlog.errors import Corrupt, UnsupportedFormat
 from eventlog.frames import Frame, Stop
 from eventlog.fs import let_go
-from eventlog.light import NamedTuple
+from eventlog.light import TYPE_CHECKING, Lazy, NamedTuple
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, Header, name_of
-from eventlog.tail import Action, Facts, HeaderIs, Row, decide
+
+if TYPE_CHECKING:
+    from eventlog import tail
+else:
+    tail = Lazy("eventlog.tail")  # the table, for who finds something to mend
 
 _PIECE_BYTES = 1 << 20
 
@@ -31,7 +35,7 @@ class Scan(NamedTuple):
 class Finding(NamedTuple):
     """The last segment after a whole scan, and the row of the decision table that holds for it."""
 
-    row: Row
+    row: tail.Row
     header: Header | None  # None: unfinished
     scan: Scan
     durable: int
@@ -168,32 +172,32 @@ def examine(directory: Directory, fd: int, size: int, number: int, previous: tup
     header, header_is = _header(directory, fd, size, number, previous)
     if header is None:
         nothing = Scan(Stop(0, number, "no header"), None, 0, 0)
-        return Finding(decide(Facts(header_is, first, False, False, 0, True, word)), None, nothing, word)
+        return Finding(tail.decide(tail.Facts(header_is, first, False, False, 0, True, word)), None, nothing, word)
     found = scan(directory, fd, header.salt, HEADER_BYTES, number, size)
     stop = found.stop
     zeros = written_end(directory, fd, stop.offset, size) == stop.offset
     behind = 0 if zeros or found.seal is not None else durable_behind(directory, fd, stop.offset, size, header.salt)
     durable = max(found.said, behind, word)
-    facts = Facts(header_is, first, stop.newer, found.seal is not None, stop.offset, zeros, durable)
-    return Finding(decide(facts), header, found, durable)
+    facts = tail.Facts(header_is, first, stop.newer, found.seal is not None, stop.offset, zeros, durable)
+    return Finding(tail.decide(facts), header, found, durable)
 
 
-def _header(directory: Directory, fd: int, size: int, number: int, previous: tuple[int, int] | None) -> tuple[Header | None, HeaderIs]:
+def _header(directory: Directory, fd: int, size: int, number: int, previous: tuple[int, int] | None) -> tuple[Header | None, tail.HeaderIs]:
     """Raises Corrupt for a header that is damaged, UnsupportedFormat for one that is newer."""
     head = directory.fs.pread(fd, HEADER_BYTES, 0)
     try:
-        return segments.parse_header(head, directory.id, number, directory.path), HeaderIs.GOOD
+        return segments.parse_header(head, directory.id, number, directory.path), tail.HeaderIs.GOOD
     except Corrupt:
         expected = segments.pack_header(directory.id, number, previous_hash(directory, previous))
         if expected.startswith(head.rstrip(b"\0")) and written_end(directory, fd, HEADER_BYTES, size) == HEADER_BYTES:
-            return None, HeaderIs.UNFINISHED
+            return None, tail.HeaderIs.UNFINISHED
         raise
 
 
-def refusal(directory: Directory, row: Row, number: int, stop: Stop) -> Corrupt | UnsupportedFormat:
+def refusal(directory: Directory, row: tail.Row, number: int, stop: Stop) -> Corrupt | UnsupportedFormat:
     """The error for a row that refuses: names segment, offset and seq, and says what to do."""
     where = f"{directory.path}/segments/{name_of(number)}: offset {stop.offset}, seq {stop.seq}: {stop.reason}"
-    if row.action is Action.UPGRADE:
+    if row.action is tail.Action.UPGRADE:
         return UnsupportedFormat(f"{where} ({row.why}); upgrade eventlog to write to this log")
     return Corrupt(
         f"{where} ({row.name}: {row.why}); restore it from a copy, read up to it with read_only=True, or see `eventlog repair`",

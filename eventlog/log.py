@@ -14,7 +14,6 @@ from types import TracebackType
 from eventlog import forks, lock, payload, segments
 from eventlog.background import Background
 from eventlog.batch import Batch
-from eventlog.coroutines import CoroutinePlace, LoopWakes
 from eventlog.directory import Directory
 from eventlog.errors import EventLogError, LockTimeout, LogClosed, LogNotFound, NotWritten, ReadOnly, again
 from eventlog.events import Commit, Durability, Event, Expect, Head, Recorded, SegmentInfo
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Self
 
+    from eventlog.coroutines import LoopWakes
     from eventlog.reader import CommitRows
 
 S = TypeVar("S")
@@ -158,6 +158,8 @@ class EventLog:
         A cancelled one is withdrawn if its turn has not come; else it is written all the same.
         """
         import asyncio
+
+        from eventlog.coroutines import CoroutinePlace, LoopWakes
 
         self._for_writing()
         entry = Entry(

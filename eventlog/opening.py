@@ -28,7 +28,6 @@ from eventlog.frames import FRAME_HEADER_BYTES, Stop
 from eventlog.fs import SyncFailed, let_go, sync
 from eventlog.lock import WriterLock
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, name_of
-from eventlog.tail import Action
 from eventlog.tailrecord import TELL_BYTES, TailRecord
 
 
@@ -177,6 +176,8 @@ def _mend(directory: Directory, fd: int, size: int, number: int, previous: tuple
     """Scan the whole last segment and do what the table says."""
     fs = directory.fs
     finding: Finding = examine(directory, fd, size, number, previous, word)
+    from eventlog.tail import Action
+
     row, stop = finding.row, finding.scan.stop
     if row.action in (Action.REFUSE, Action.UPGRADE):
         raise refusal(directory, row, number, stop)

@@ -10,16 +10,15 @@ import bisect
 import threading
 from collections.abc import Generator, Iterator
 
-from eventlog import frames, indexes, runs, segments
+from eventlog import frames, runs, segments
 from eventlog.directory import Directory
 from eventlog.errors import Corrupt, EventLogError, UnsupportedFormat
 from eventlog.events import Recorded
 from eventlog.examine import reader_of
 from eventlog.frames import EVENTS
 from eventlog.fs import let_go
-from eventlog.indexes import Index
 from eventlog.jsonroad import loads
-from eventlog.light import TYPE_CHECKING, NamedTuple
+from eventlog.light import TYPE_CHECKING, Lazy, NamedTuple
 from eventlog.payload import ALL_NAMES
 from eventlog.runs import DECODE_EVENTS, Run
 from eventlog.segments import HEADER_BYTES, name_of
@@ -28,7 +27,13 @@ from eventlog.watermark import Mark, unreadable
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
+    from eventlog import indexes
+    from eventlog.indexes import Index
+
     CommitRows: TypeAlias = tuple[int, int, list[list[Any]]]
+
+if not TYPE_CHECKING:
+    indexes = Lazy("eventlog.indexes")  # for who reads a sealed segment
 
 _BOOKMARKS_MAX = 4096
 _INDEXES_MAX = 4

@@ -20,7 +20,6 @@ from eventlog.frames import FRAME_HEADER_BYTES
 from eventlog.fs import SyncFailed, let_go, sync
 from eventlog.light import NamedTuple
 from eventlog.segments import HEADER_BYTES, name_of
-from eventlog.tail import Action
 from eventlog.tailrecord import TailRecord
 
 _RACY_NS = 50_000_000  # a time stamp moves in ticks: a change in the same tick would not be seen (as in git's index)
@@ -210,6 +209,8 @@ class Watermark:
         if self._scanned is not None and self._scanned[0] == key:
             return self._scanned[1]
         finding = examine(directory, fd, status.st_size, number, check_previous(directory, numbers), 0)
+        from eventlog.tail import Action
+
         stop, row = finding.scan.stop, finding.row
         damage = refusal(directory, row, number, stop) if row.action in (Action.REFUSE, Action.UPGRADE) else None
         mark = Mark(number, max(stop.offset, HEADER_BYTES), stop.seq, damage)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from fcntl import LOCK_UN
 
-from eventlog import frames, indexes
+from eventlog import frames
 from eventlog.directory import Directory, write_all
 from eventlog.errors import Conflict, EventLogError, LogClosed, LogPoisoned, NotWritten, OutcomeUnknown
 from eventlog.events import Expect
@@ -19,13 +19,18 @@ from eventlog.examine import reader_of
 from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, SEAL
 from eventlog.fs import SyncFailed
 from eventlog.jsonroad import dumps
-from eventlog.light import TypeVar
+from eventlog.light import TYPE_CHECKING, Lazy, TypeVar
 from eventlog.lock import WriterLock
 from eventlog.opening import confirmed, succeed
 from eventlog.payload import Draft
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.tailrecord import READ_BYTES, TELL_BYTES
 from eventlog.tailview import Position, TailView
+
+if TYPE_CHECKING:
+    from eventlog import indexes
+else:
+    indexes = Lazy("eventlog.indexes")  # for who seals a segment
 
 T = TypeVar("T")
 
