@@ -145,6 +145,10 @@ class Owner:
         if fd >= 0:
             let_go(self._fs, fd)
 
+    def fileno(self) -> int:
+        """The descriptor that the lock belongs to: a child process that inherits it owns what we own, for as long as it lives."""
+        return self._fd
+
     def __enter__(self) -> Self:
         return self
 

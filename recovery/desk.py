@@ -225,7 +225,7 @@ class Deliveries:
                     return True
                 crashpoints.reach("before-reconciler")
                 try:
-                    result = self.reconciler(SyncTask(now.id, now.thread, now.base, now.triggers))
+                    result = self.reconciler(SyncTask(now.id, now.thread, now.base, now.triggers, owner.fileno()))
                 except ReconcilerFailed:
                     raise
                 except Exception as error:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from eventlog.errors import EventLogError
@@ -33,12 +33,17 @@ class ReconcilerFailed(EventLogError):
 
 @dataclass(frozen=True, slots=True)
 class SyncTask:
-    """What has to be reconciled. `base` is where the thread has to come to; it may move while you work, and then you are asked again."""
+    """What has to be reconciled. `base` is where the thread has to come to; it may move while you work, and then you are asked again.
+
+    `owner_fd` is the descriptor of the lock that says that somebody is at work on this: a child process that inherits it keeps the lock, so
+    that nobody begins a second time beside it when the hook that started it is killed.
+    """
 
     intent: str
     thread: str
     base: str
     triggers: tuple[str, ...]
+    owner_fd: int = field(default=-1, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +82,11 @@ def program(command: Sequence[str], *, timeout_s: float = 60.0, cwd: str | None 
         raise ValueError("a program is a list of words, and needs at least one")
 
     def run(task: SyncTask) -> Outcome:
-        text = json.dumps({**asdict(task), "triggers": list(task.triggers)})
+        text = json.dumps({"intent": task.intent, "thread": task.thread, "base": task.base, "triggers": list(task.triggers)})
+        inherited = (task.owner_fd,) if task.owner_fd >= 0 else ()
         try:
             done = subprocess.run(  # noqa: S603  the user's own program, no shell
-                argv, input=text.encode(), capture_output=True, timeout=timeout_s, cwd=cwd, check=False
+                argv, input=text.encode(), capture_output=True, timeout=timeout_s, cwd=cwd, check=False, pass_fds=inherited
             )
         except subprocess.TimeoutExpired:
             raise ReconcilerFailed(f"{argv[0]}: no answer about {task.intent} in {timeout_s} s; it was ended") from None

@@ -407,6 +407,26 @@ def test_a_hook_that_outlived_its_process_says_nothing_that_counts(claude: Claud
         assert resumed.read == {"web#1": resumed.intent().sha256}
 
 
+def test_a_reconciler_whose_hook_was_killed_is_not_joined_by_another(claude: Claude, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    text = (tmp_path / "reconcile.py").read_text()
+    note = f"def note(what):\n    open({str(ran)!r}, 'a').write(what)\n"
+    (tmp_path / "reconcile.py").write_text(f"import time\n{note}\nnote('begin '); time.sleep(2)\n{text}\nnote('end ')")
+    claude.prompt("p1")
+    claude.change()
+    with subprocess.Popen(claude.command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=claude.environ) as hook:
+        assert hook.stdin is not None
+        hook.stdin.write(claude.input("PreToolUse", **claude.call_of("t1")))
+        hook.stdin.close()
+        while not ran.exists():
+            time.sleep(0.02)
+        hook.send_signal(signal.SIGKILL)
+    denial = claude.pre("t2")
+    assert denial is not None
+    assert find_payload(denial)
+    assert ran.read_text() == "begin end begin end "
+
+
 # ------------------------------------------------------------------- what it costs
 
 
