@@ -411,7 +411,7 @@ def test_a_reconciler_whose_hook_was_killed_is_not_joined_by_another(claude: Cla
     ran = tmp_path / "ran"
     text = (tmp_path / "reconcile.py").read_text()
     note = f"def note(what):\n    open({str(ran)!r}, 'a').write(what)\n"
-    (tmp_path / "reconcile.py").write_text(f"import time\n{note}\nnote('begin '); time.sleep(2)\n{text}\nnote('end ')")
+    (tmp_path / "reconcile.py").write_text(f"import time\n{note}\nnote('begin '); time.sleep(2); note('end ')\n{text}")
     claude.prompt("p1")
     claude.change()
     with subprocess.Popen(claude.command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=claude.environ) as hook:
