@@ -36,11 +36,12 @@ class Directory:
         self.first = 1
 
     @classmethod
-    def open(cls, fs: FileSystem, path: str, *, create: bool, write: bool) -> Directory:
+    def open(cls, fs: FileSystem, where: str | os.PathLike[str], *, create: bool, write: bool) -> Directory:
         """Open the directory, making it and its parents when asked to. `load` or `make` must follow.
 
         Raises LogNotFound, UnsafeLog, or OSError.
         """
+        path = os.fspath(where)
         if create:
             _make_directories(fs, path)
         try:
