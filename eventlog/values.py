@@ -1,7 +1,7 @@
-"""`dataclass`, `field`, `replace`, `asdict` as this library uses them: slots, no inheritance, compiled when first used (see `light`).
+"""`dataclass`, `field`, `replace`, `asdict` as this library uses them: slots, no inheritance, nothing compiled (see `light`).
 
-`dataclasses` compiles six functions for each class as it is defined. Here all but `__init__` are shared, and that is compiled at the first
-instance. A class is a value: equal if type and fields are; with `frozen=True` it cannot be changed, and can be hashed.
+`dataclasses` compiles six functions for each class as it is defined. Here all classes share them. A class is a value: equal if type and
+fields are; with `frozen=True` it cannot be changed, and can be hashed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ else:
             names = tuple(cls.__annotations__)
             body = {name: value for name, value in vars(cls).items() if name not in _SPECIAL and name not in names}
             defaults = {name: vars(cls)[name] for name in names if name in vars(cls)}
-            body.update(__slots__=names, __match_args__=names, __init__=_first_init, __repr__=_repr, __eq__=_eq, __reduce__=_reduce)
+            body.update(__slots__=names, __match_args__=names, __init__=_init, __repr__=_repr, __eq__=_eq, __reduce__=_reduce)
             body["__hash__"] = _hash if frozen else None
             body["__dataclass_fields__"] = _RealFields()
             if frozen:
@@ -51,37 +51,31 @@ else:
             made.__qualname__ = cls.__qualname__
             made._defaults = defaults
             made._puts = tuple((name, vars(made)[name].__set__) for name in names)
+            made._init_fields = tuple((name, put, defaults.get(name, _NONE)) for name, put in made._puts)
             return made
 
         return decorate
 
-    def _first_init(self, *args, **named):
-        cls = type(self)
-        cls.__init__ = _compile(cls)
-        cls.__init__(self, *args, **named)
-
-    def _compile(cls):
-        defaults = cls._defaults
-        scope = {f"_put_{name}": put for name, put in cls._puts}
-        parameters, lines = [], []
-        for name in cls.__slots__:
-            value = name
-            if name not in defaults:
-                parameters.append(name)
-            elif isinstance(defaults[name], _Factory):
-                scope[f"_make_{name}"], scope["_NONE"] = defaults[name].make, _NONE
-                parameters.append(f"{name}=_NONE")
-                value = f"_make_{name}() if {name} is _NONE else {name}"
-            else:
-                scope[f"_default_{name}"] = defaults[name]
-                parameters.append(f"{name}=_default_{name}")
-            lines.append(f" _put_{name}(self, {value})")
-        exec(f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(lines), scope)  # noqa: S102  names of fields, not data
-        init = scope["__init__"]
-        init.__qualname__ = f"{cls.__qualname__}.__init__"
-        return init
-
     _NONE = object()
+
+    def _init(self, *args, **named):
+        fields, given = self._init_fields, len(args)
+        if given > len(fields):
+            raise TypeError(f"{type(self).__name__} takes {len(fields)} arguments, {given} were given")
+        for (_, put, _), value in zip(fields, args, strict=False):
+            put(self, value)
+        left = len(named)
+        for name, put, default in fields[given:] if given else fields:
+            if left and name in named:
+                value = named[name]
+                left -= 1
+            elif default is _NONE:
+                raise TypeError(f"{type(self).__name__} needs {name!r}")
+            else:
+                value = default.make() if default.__class__ is _Factory else default
+            put(self, value)
+        if left:
+            raise TypeError(f"{type(self).__name__}: not its fields, or given twice: {', '.join(named)}")
 
     def _values(one):
         return tuple([getattr(one, name) for name in one.__slots__])
