@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from eventlog import Event, EventLog
-from eventlog.projections import SyncState
+from eventlog import Durability, Event, EventLog
+from eventlog.projections import DELIVERIES, SyncState, View
 from eventlog.projections.delivery_words import RestartStartup, SoftBatch
+from eventlog.projections.snapshots import keep
 from eventlog.recovery import Caller, Deliveries
 from eventlog.recovery.delivery_words import Refused
 from eventlog.recovery.harness import Carrier, find_payload, frame_startup
@@ -493,6 +494,27 @@ def test_a_call_that_passes_waits_for_no_disk_and_a_batch_for_one_sync(claude: C
     assert syncs("PreToolUse", **claude.call_of("t2")) == 0, "a sibling, over what the first has left in the page cache"
     calls = [{**claude.call_of(call), "tool_response": "it ran"} for call in ("t1", "t2")]
     assert syncs("PostToolBatch", tool_calls=calls) <= 1
+
+
+def test_what_a_hook_reads_does_not_grow_with_the_log(claude: Claude, tmp_path: Path) -> None:
+    if (why := strace.why_not()) is not None:
+        pytest.skip(why)
+    claude.prompt("p1")
+    claude.turn("t0")
+    with EventLog.open(claude.log, segment_bytes_max=1 << 20) as log:
+        bulk = [Event("tool.output", {"text": "x" * 200}, "agent") for _ in range(100)]
+        for _ in range(100):
+            log.commit(bulk, Durability.BATCHED)
+        assert keep(DELIVERIES, log.snapshots, *View(log, DELIVERIES).refresh())
+        size = sum(segment.bytes for segment in log.segments())
+    trace = tmp_path / "trace"
+    command = ["strace", "-f", "-o", str(trace), "-e", "trace=pread64", *claude.command]
+    text = claude.input("PreToolUse", **claude.call_of("t1"))
+    done = subprocess.run(command, input=text, capture_output=True, text=True, env=claude.environ, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    read = sum(int(line.rpartition("= ")[2]) for line in trace.read_text().splitlines() if "pread64" in line)
+    assert size > 2_000_000
+    assert read < 200_000, f"{read} of {size} bytes"
 
 
 def test_the_events_of_a_call_that_passes_survive_the_process(claude: Claude) -> None:
