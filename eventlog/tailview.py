@@ -6,7 +6,6 @@ answer, the bytes decide, never the record: it only saves looking. All methods b
 
 from __future__ import annotations
 
-
 from eventlog import tailrecord
 from eventlog.directory import Directory
 from eventlog.examine import scan
