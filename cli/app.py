@@ -27,6 +27,7 @@ COMMANDS = {
     "top": "top:top",
     "effects": "effects:effects",
     "deliveries": "deliveries:deliveries",
+    "hook": "hook_install:hook",
     "recover": "recover:recover",
     "crashtest": "crashtest:crashtest",
     "head": "audit:head",
@@ -34,7 +35,13 @@ COMMANDS = {
     "repair": "audit:repair",
 }
 
-_CODES_ABOVE = {"BadIntentId": EXIT.usage, "WrongDecision": EXIT.no, "StillRunning": EXIT.busy, "AttemptBusy": EXIT.busy}
+_CODES_ABOVE = {
+    "BadIntentId": EXIT.usage,
+    "BadSettings": EXIT.usage,
+    "WrongDecision": EXIT.no,
+    "StillRunning": EXIT.busy,
+    "AttemptBusy": EXIT.busy,
+}
 
 
 class Interrupted(Exception):

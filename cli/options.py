@@ -13,6 +13,8 @@ from eventlog import EventLog
 log_argument = click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
 json_option = click.option("--json", "in_json", is_flag=True, help="Print JSON with stable field names.")
 no_snapshot_option = click.option("--no-snapshot", is_flag=True, help="Fold every event: use no snapshot, and leave none.")
+log_option = click.option("--log", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The log.")
+thread_option = click.option("--thread", required=True, metavar="NAME", help="The thread: one agent's line of work.")
 SEQ = click.IntRange(min=0)
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
