@@ -28,6 +28,7 @@ COMMANDS = {
     "effects": "effects:effects",
     "deliveries": "deliveries:deliveries",
     "hook": "hook_install:hook",
+    "agent": "agent:agent",
     "recover": "recover:recover",
     "crashtest": "crashtest:crashtest",
     "head": "audit:head",
@@ -37,6 +38,7 @@ COMMANDS = {
 
 _CODES_ABOVE = {
     "BadIntentId": EXIT.usage,
+    "BadCommand": EXIT.usage,
     "BadSettings": EXIT.usage,
     "WrongDecision": EXIT.no,
     "StillRunning": EXIT.busy,
