@@ -1,4 +1,4 @@
-"""A program that acts like Claude Code as far as a launcher and its hooks can see: for tests, as a real child process.
+"""A program that acts like Claude Code, or `codex exec`, as far as a launcher and its hooks can see: for tests, as a real child process.
 
     fake_agent.py [-p] [--settings FILE] [--session-id ID | --resume ID] [OPTION VALUE]… [--] PROMPT
 
@@ -38,9 +38,12 @@ class Agent:
     def __init__(self, argv: list[str]) -> None:
         options: dict[str, str] = {}
         self.argv, self.prompt = argv, None
-        rest = list(argv)
+        self.codex = argv[:1] == ["exec"]  # then it acts like `codex exec`, as far as that is another program
+        rest = list(argv[self.codex :])
         while rest:
             word = rest.pop(0)
+            if self.codex and word == "resume":
+                word = "--resume"
             if word in WITH_VALUE:
                 options[word] = rest.pop(0)
             elif word == "--":
@@ -68,7 +71,7 @@ class Agent:
         """Run the hooks of an event; (code, stdout, stderr) of each. A hook that runs out of time counts for nothing, as there."""
         told = {"session_id": self.session, "transcript_path": str(self.transcript), "cwd": os.getcwd(), "hook_event_name": event, **more}
         if self.prompt_id is not None and event != "SessionStart":
-            told["prompt_id"] = self.prompt_id
+            told["turn_id" if self.codex else "prompt_id"] = self.prompt_id
         answers = []
         for group in self.settings.get("hooks", {}).get(event, []):
             for one in group["hooks"]:

@@ -524,6 +524,19 @@ def test_a_large_payload_goes_as_a_pointer_to_a_file(world: World) -> None:
     assert len(world.lines("requests.jsonl")[-1]["argv"][-1]) < 10_000
 
 
+def test_codex_is_resumed_by_the_session_that_its_hooks_told(world: World) -> None:
+    codex = world.program("codex", f'exec {shlex.join([sys.executable, str(FAKE)])} "$@"')
+    world.settings.write_text(world.settings.read_text().replace("claude-code", "codex"))
+    world.script([["calls", ["a"]], ["calls", ["b"]], ["sleep", 60]])  # no rollout file: no boundary is proved
+    words = world.words()
+    words[words.index(str(world.claude)) :] = [str(codex), "exec", "--settings", str(world.settings), "--", "do it"]
+    done = subprocess.run([sys.executable, *words], env={**os.environ, **world.env}, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    world.check()
+    first, last = world.lines("requests.jsonl")[0], world.lines("requests.jsonl")[-1]
+    assert last["argv"][:-1] == ["exec", "--settings", str(world.settings), "resume", first["session"], "--"]
+
+
 # ------------------------------------------------------------------- killed at every point
 
 

@@ -44,19 +44,22 @@ class AgentProcess:
         self._popen = subprocess.Popen([*tether, *argv], process_group=0)  # noqa: S603  the user's own program, no shell
         self.pid = self._popen.pid
         self.code: int | None = None
+        self._told_to_stop = False
 
     def look(self) -> int | None:
         """Its code once it has ended (-9: by SIGKILL), None before. If it was stopped, we stop with it, and continue it when we are."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
             if pid and os.WIFSTOPPED(status):
-                self._stop_too()
+                if self._terminal or self._told_to_stop:  # else somebody stopped it, who can also continue it
+                    self._stop_too()
             elif pid:
                 self._gone(os.waitstatus_to_exitcode(status))
         return self.code
 
     def send(self, number: int) -> None:
         """A signal to its whole group."""
+        self._told_to_stop = self._told_to_stop or number == signal.SIGTSTP
         if self.code is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
@@ -87,6 +90,7 @@ class AgentProcess:
     def _stop_too(self) -> None:
         """Ctrl-Z: the shell that started us waits for us, not for the agent."""
         self._terminal.take()
+        self._told_to_stop = False
         before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         try:
             os.kill(0, signal.SIGTSTP)  # as the terminal would; returns when we are continued, or at once where nobody could do that

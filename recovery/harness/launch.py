@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eventlog.projections.delivery_words import DeliveriesState, RestartStartup, SyncIntent
-from eventlog.recovery.delivery_steps import claimed_by
+from eventlog.recovery.delivery_steps import claimed_by, loud
 
 __all__ = [
     "SESSION_ENDED",
@@ -232,7 +232,5 @@ def _replace(intent: SyncIntent, proof: RestartStartup, seen: Seen, attempt: Att
 
 def loud_line(intent: SyncIntent) -> str:
     """The one line of a state that only a person leaves; LOG stands for the path of the log."""
-    return (
-        f"{intent.id} is {intent.state.value}: {intent.reason}; a person has to decide: "
-        f"eventlog deliveries resolve LOG {intent.id} --retry (or --drop) --reason TEXT"
-    )
+    closed = loud(intent)
+    return f"{closed.reason}; {closed.what_to_do}"

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from eventlog.errors import EventLogError
 
 __all__ = [
+    "CALL",
     "EVENTS",
     "BadSettings",
     "Entry",
@@ -26,10 +27,12 @@ __all__ = [
     "Wanted",
     "dumps",
     "entries",
+    "foreign",
     "is_ours",
     "loads",
     "merged",
     "without",
+    "words_of",
 ]
 
 Harness = Literal["claude-code", "codex"]
