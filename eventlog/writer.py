@@ -112,9 +112,8 @@ class Writer:
     def append(self, draft: Draft, after_seq: int | None = None) -> tuple[int, int] | None:
         """The short road of `locked(write)`, for one commit while nothing special is going on: returns its first seq and its time.
 
-        None, with nothing done, when anything is: the record does not tell what others wrote, the segment or the
-        reserved room ends here,
-        or there is an event behind `after_seq` (up to there the caller knows that nothing conflicts with what it expects).
+        None, with nothing done, when anything is: the record does not tell what others wrote, the segment or the reserved room ends
+        here, or there is an event behind `after_seq` (up to there the caller knows that nothing conflicts with what it expects).
         Raises what `_append` raises.
         """
         fs, lock, view = self._fs, self.lock, self.view
