@@ -270,7 +270,7 @@ def test_a_program_that_is_not_there_and_a_shell_line() -> None:
 
 
 def example() -> Any:
-    spec = util.spec_from_file_location("worktrees_reconciler", ROOT / "examples" / "worktrees_reconciler.py")
+    spec = util.spec_from_file_location("worktrees_reconciler", ROOT / "examples" / "worktrees" / "reconciler.py")
     assert spec is not None
     assert spec.loader is not None
     module = util.module_from_spec(spec)
@@ -306,7 +306,7 @@ def trees(tmp_path: Path) -> Trees:
 
 def test_a_clean_worktree_is_fast_forwarded_and_the_payload_names_commits_and_files(trees: Trees, log: EventLog) -> None:
     base = trees.commit(trees.parent, "a.txt", "two\n")
-    desk = Deliveries(log, program([sys.executable, str(ROOT / "examples" / "worktrees_reconciler.py"), str(trees.child)]))
+    desk = Deliveries(log, program([sys.executable, str(ROOT / "examples" / "worktrees" / "reconciler.py"), str(trees.child)]))
     desk.detect("web", base=base, triggers=[base])
     answer = desk.admit(Caller("web", "pid-1"), "a")
     assert isinstance(answer, Block), answer

@@ -1,6 +1,6 @@
 """A reconciler for agents that work in git worktrees: the parent branch moved on, and the agent's worktree has to follow.
 
-    python examples/worktrees_reconciler.py WORKTREE < task.json           as a program (eventlog.recovery.reconciler.program)
+    python examples/worktrees/reconciler.py WORKTREE < task.json           as a program (eventlog.recovery.reconciler.program)
     Deliveries(log, reconciler(Path("work/tree")))                         as a callable
 
 `base` of the task is the commit of the parent branch. A clean worktree is fast-forwarded, or rebased where it has commits of its own. A
