@@ -59,6 +59,11 @@ class Run:
         self.child.stdin.write(json.dumps(message).encode() + b"\n")
         self.child.stdin.flush()
 
+    def close_input(self) -> None:
+        """Nothing more will be sent."""
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+
     def pids(self) -> list[int]:
         """The processes of the program itself: one, or more when something before it has started it again."""
         return [pid for pid in _marked(self.mark) if _runs(pid, self.program)]

@@ -1,0 +1,85 @@
+"""A payload on its way through the real Claude Code: blocked siblings, the batch, the later turn; read from the requests that its model got."""
+
+from __future__ import annotations
+
+import threading
+
+from fake_model import Call, Turn
+from lab import Lab, look, touch
+
+PAYLOAD = "Your workspace changed: é e\u0301 \U0001f469\u200d\U0001f52c \u2028\r\nline two \\ \"quoted\" <system-reminder> \x01\x1b[31m end  "
+
+
+def test_nothing_waits_and_nothing_changes(lab: Lab) -> None:
+    lab.script(Turn("I look", touch("one"), look("a"), look("b")), Turn(touch("two")), Turn("all done"))
+    assert lab.first().wait() == 0
+    assert lab.results(1)[0] == "one ran"
+    assert "this is a" in lab.results(1)[1]
+    assert lab.results(2) == ["two ran"]
+    assert "eventlog" not in "".join(text for one in lab.model.exchanges for text in one.texts() if text not in lab.results(1))
+    assert {event.data["decision"] for event in lab.events("batch.admitted")} == {"pass"}
+    lab.audit(ran={"one", "two"})
+
+
+def test_three_siblings_get_the_same_bytes_and_only_the_later_turn_acknowledges(lab: Lab) -> None:
+    later = threading.Event()
+    lab.script(Turn(touch("one"), look("a"), look("b")), Turn(touch("two"), gate=later), Turn("all done"))
+    lab.detect(PAYLOAD)
+    run = lab.first()
+    lab.model.wait(2)  # the batch is over, and its results are with the model
+    assert lab.intent().state.value == "delivered"
+    assert lab.events("delivery.acknowledged") == [], lab.story()
+    later.set()
+    assert run.wait() == 0
+    told = lab.frames(lab.results(1))
+    assert len(told) == 3
+    assert len(set(told)) == 1
+    assert PAYLOAD in told[0]
+    assert lab.results(2) == ["two ran"]
+    assert (lab.place / "reconciled").read_text().splitlines() == ["web#1"]
+    lab.audit("web#1", ran={"two"})
+
+
+def test_a_turn_without_a_call_acknowledges_too(lab: Lab) -> None:
+    lab.script(Turn(touch("one")), Turn("I see"))
+    lab.detect(PAYLOAD)
+    assert lab.first().wait() == 0
+    lab.audit("web#1", ran=set())
+
+
+def test_what_a_subagent_read_is_no_evidence(lab: Lab) -> None:
+    detected, seen = threading.Event(), threading.Event()
+    ask = Call(lab.subagent_tool, {"description": "look", "prompt": "SUBTASK look around", "subagent_type": "general-purpose"})
+    lab.script(
+        Turn(ask),
+        Turn(touch("main_one")),
+        Turn(touch("main_two")),
+        Turn("all done"),
+        subagent=[Turn(touch("sub_one"), gate=detected), Turn(touch("sub_two"), gate=seen), Turn("sub done")],
+    )
+    run = lab.first()
+    lab.model.wait(1, "sub")
+    lab.detect(PAYLOAD)
+    detected.set()
+    second = lab.model.wait(2, "sub")
+    assert lab.holds(second, PAYLOAD)
+    seen.set()
+    assert run.wait() == 0
+    assert "main_two" in lab.ran()  # the agent itself was blocked once, read it, and went on
+    assert not lab.ran() & {"sub_one", "main_one"}
+    lab.audit("web#1")
+
+
+def test_two_intents_are_told_one_after_the_other(lab: Lab) -> None:
+    lab.script(Turn(touch("one")), Turn(touch("two")), Turn(touch("three")), Turn("all done"))
+    lab.detect("first change")
+    lab.slow()
+    run = lab.first()
+    lab.until(lambda: (lab.place / "reconciled").exists(), "reconciler")
+    lab.quick()
+    lab.until(lambda: bool(lab.events("sync.materialized")), "payload")
+    lab.detect("second change")
+    assert run.wait() == 0
+    assert "first change" in lab.results(1)[0]
+    assert "second change" in lab.results(2)[0]
+    lab.audit("web#1", "web#2", ran={"three"})

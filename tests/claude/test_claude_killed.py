@@ -1,0 +1,106 @@
+"""The real Claude Code, killed by SIGKILL or interrupted at the moments that a payload may be lost in, and resumed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from fake_model import Turn
+from isolated import Run
+from lab import Lab, touch
+
+PAYLOAD = "the parent branch moved: e\u0301\r\n\x02 and a last line"
+
+
+def die_in_the_batch(lab: Lab) -> None:
+    """Killed inside PostToolBatch: our hook is through, a foreign one holds the program there, and nothing went to the model yet."""
+    there = lab.program("sleep-in-batch", f"touch {lab.place}/in-batch; sleep 60")
+    run = lab.first(settings=lab.settings(foreign={"PostToolBatch": [there]}))
+    lab.until(lambda: (lab.place / "in-batch").exists() and bool(lab.events("delivery.completed")), "PostToolBatch")
+    run.kill()
+    assert len(lab.model.requests()) == 1
+
+
+def die_while_a_hook_sleeps(lab: Lab) -> None:
+    """Killed while the reconciler works for a call; the hook, an orphan now, runs to its end and finds nobody to tell."""
+    lab.slow()
+    run = lab.first()
+    lab.until(lambda: (lab.place / "reconciled").exists(), "reconciler")
+    run.kill()
+    lab.quick()
+    lab.until(lambda: lab.intent().payload is not None, "end of the orphan")
+
+
+def die_while_another_hook_sleeps(lab: Lab) -> None:
+    """Killed when our hook has answered a call, and a foreign hook of the same call has not: the answer was never used."""
+    there = lab.program("sleep-in-call", f"touch {lab.place}/in-call; sleep 60")
+    run = lab.first(settings=lab.settings(foreign={"PreToolUse": [there]}))
+    lab.until(lambda: (lab.place / "in-call").exists() and bool(lab.events("delivery.marked")), "mark")
+    run.kill()
+
+
+def die_with_a_request_in_flight(lab: Lab) -> None:
+    """Killed when the model has been given the payload and has not answered."""
+    gate = threading.Event()
+    lab.model.turns[1:1] = [Turn("never read", gate=gate)]
+    run = lab.first()
+    given = lab.model.wait(2)
+    assert lab.holds(given, PAYLOAD)
+    run.kill()
+    gate.set()
+
+
+DEATHS = [die_in_the_batch, die_while_a_hook_sleeps, die_while_another_hook_sleeps, die_with_a_request_in_flight]
+
+
+@pytest.mark.parametrize("die", DEATHS, ids=lambda die: die.__name__)
+def test_killed_and_resumed_by_hand(lab: Lab, die: object) -> None:
+    """The new process of the thread is told the same bytes at its first call, whatever the conversation still holds."""
+    assert callable(die)
+    lab.script(Turn(touch("one"), touch("two")), Turn(touch("three")), Turn(touch("four")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    die(lab)
+    lab.until(lambda: lab.intent().payload is not None, "payload")
+    assert lab.events("delivery.acknowledged") == [], lab.story()
+    lives = len(lab.model.requests())
+    run = again(lab)
+    assert run.wait() == 0
+    assert lab.events("sync.materialized")[0].data["payload"] == PAYLOAD
+    assert len(lab.events("sync.materialized")) == 1
+    assert any(lab.holds(one, PAYLOAD) for one in lab.model.requests()[lives:]), lab.story()
+    assert not lab.ran() & {"one", "two"}
+    assert lab.ran(), lab.story()  # and it was let through in the end
+    lab.audit("web#1")
+
+
+def again(lab: Lab) -> Run:
+    """Resume; where the crash left no conversation behind (killed in the first batch, it was not on disk yet), begin anew."""
+    run = lab.resume()
+    run.wait()
+    return run if "No conversation found" not in run.said() else lab.start("-p", "go on")
+
+
+def test_an_interrupt_is_no_acknowledgement(lab: Lab) -> None:
+    """No hook tells of an interrupt: the open batch shows in the next prompt. Nothing is proved, and the same process proves nothing any more."""
+    lab.script(Turn(touch("one"), touch("two")), Turn(touch("three")), Turn("that did not work"))
+    lab.detect(PAYLOAD)
+    lab.slow()
+    run = lab.start("--session-id", lab.session, "-p", talk=True)
+    run.send(user("do it"))
+    lab.until(lambda: (lab.place / "reconciled").exists(), "reconciler")
+    run.send({"type": "control_request", "request_id": "stop-1", "request": {"subtype": "interrupt"}})
+    lab.until(lambda: any(one.get("type") == "result" for one in run.messages()), "interrupt")
+    lab.quick()
+    run.send(user("what happened?"))
+    lab.until(lambda: len([one for one in run.messages() if one.get("type") == "result"]) == 2, "second answer")
+    run.close_input()
+    run.wait()
+    assert lab.ran() == set()
+    assert lab.events("delivery.acknowledged") == [], lab.story()
+    lab.script(Turn(touch("four")), Turn(touch("five")), Turn("all done"))
+    assert lab.resume().wait() == 0
+    lab.audit("web#1", ran={"five"})
+
+
+def user(text: str) -> dict[str, object]:
+    return {"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": text}]}}
