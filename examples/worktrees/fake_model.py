@@ -5,8 +5,8 @@
         …
         model.requests("main")[1].texts()               # what the model was given after the call
 
-It speaks as much of the Messages API as Claude Code needs. A turn can be held until the test says go, be slow between its blocks, break off, or
-fail. Requests of subagents, of titles and of compactions are told apart and do not use up the script.
+It speaks as much of the Messages API as Claude Code needs. A turn can be held until the test says go, be slow between its blocks, break
+off, or fail. Requests of subagents, of titles and of compactions are told apart and do not use up the script.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["Call", "Exchange", "FakeModel", "Turn"]
 
@@ -105,7 +105,7 @@ class FakeModel:
         self._servers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
         self._closing = threading.Event()
 
-    def __enter__(self) -> FakeModel:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -204,7 +204,7 @@ def _handler(model: FakeModel) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  inherited
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
         def do_GET(self) -> None:

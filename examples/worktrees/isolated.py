@@ -1,4 +1,4 @@
-"""Run the real Claude Code against a FakeModel, away from everything else: its own home, a scrubbed environment, a dummy key, loopback only.
+"""Run the real Claude Code against a FakeModel, away from all else: its own home, a scrubbed environment, a dummy key, only loopback.
 
 sandbox = Sandbox(place, model, claude)
 run = sandbox.start("-p", "do it", settings=settings)         # or sandbox.start(…, before=["eventlog", "agent", "run", …, "--"])
@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from fake_model import FakeModel
 
@@ -59,10 +59,11 @@ class Run:
         self.child.stdin.write(json.dumps(message).encode() + b"\n")
         self.child.stdin.flush()
 
-    def close_input(self) -> None:
-        """Nothing more will be sent."""
+    def close_input(self) -> int:
+        """Nothing more will be sent; its exit code."""
         assert self.child.stdin is not None
         self.child.stdin.close()
+        return self.wait()
 
     def pids(self) -> list[int]:
         """The processes of the program itself: one, or more when something before it has started it again."""
@@ -94,7 +95,7 @@ class Sandbox:
         for folder in (self.place, self.work, self.home):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def __enter__(self) -> Sandbox:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -127,7 +128,7 @@ class Sandbox:
         with ours, theirs, out.open("wb") as standard, err.open("wb") as error:
             jail = [sys.executable, "-I", str(_HERE / "jail.py"), str(theirs.fileno()), str(_PORT), *words]
             stdin: int | IO[bytes] = subprocess.PIPE if talk else subprocess.DEVNULL
-            child = subprocess.Popen(  # noqa: S603  a list, no shell
+            child = subprocess.Popen(  # a list, no shell
                 jail,
                 stdin=stdin,
                 stdout=standard,

@@ -1,8 +1,9 @@
 """Start a program where nothing but loopback can be reached: `python -I jail.py FD PORT PROGRAM ARGUMENT…`.
 
-In a user and a network namespace of its own (where the kernel allows that), with loopback up, as uid 1000 in there (the same user outside: it owns
-what you own, and is not root), without a way to more rights, and gone when its parent is. Before the program starts, the socket that it will find its
-model API on is made in there and sent through FD, together with one line that says what was done. `@API@` in an argument or a variable becomes the address.
+In a user and a network namespace of its own (where the kernel allows that), with loopback up, as uid 1000 in there (the same user outside: it
+owns what you own, and is not root), without a way to more rights, and gone when its parent is. Before the program starts, the socket that
+it will find its model API on is made in there and sent through FD, with one line that says what was done. `@API@` in an argument or a
+variable becomes the address.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main() -> None:
         libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     environment = {name: value.replace("@API@", api) for name, value in os.environ.items()}
     words = [word.replace("@API@", api) for word in argv]
-    os.execvpe(words[0], words, environment)  # noqa: S606  no shell
+    os.execvpe(words[0], words, environment)  # no shell
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -24,7 +25,17 @@ from eventlog.projections.delivery_words import SyncIntent
 from eventlog.recovery import Deliveries
 
 EVENTLOG = str(Path(sys.executable).with_name("eventlog"))
-EVENTS = ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolBatch", "Stop", "SessionEnd")
+EVENTS = (
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolBatch",
+    "PreCompact",
+    "SubagentStop",
+    "Stop",
+    "SessionEnd",
+)
 _BEGIN = re.compile(r"\[eventlog delivery (\S+) ")
 
 _RECONCILER = """#!{python} -I
@@ -186,7 +197,9 @@ class Lab:
             cause = self._cause(proof)
             assert cause.kind == "main", f"{proof.stream} was acknowledged by a turn of a {cause.kind}"
             assert cause.arrived_ns < proof.time, f"{proof.stream} was acknowledged before its request came"
-            assert self.holds(cause, payload), f"{proof.stream} was acknowledged, but its payload is not in request {cause.number}\n{self.story()}"
+            assert self.holds(cause, payload), (
+                f"{proof.stream} was acknowledged, but its payload is not in request {cause.number}\n{self.story()}"
+            )
         for event in self.events("delivery.completed"):
             for call in event.data.get("seen") or []:
                 payload = prepared[event.stream].data["payload"]
@@ -206,7 +219,12 @@ class Lab:
         return any(self._in(text, payload) for text in exchange.texts())
 
     def _in(self, text: str, payload: str) -> bool:
-        return payload in text
+        """The payload; or, for one that is too large, a pointer to a file that holds it, byte for byte."""
+        if payload in text:
+            return True
+        digest = hashlib.sha256(payload.encode()).hexdigest()
+        files = [Path(line) for line in text.splitlines() if line.startswith("/") and digest in line]
+        return digest in text and any(file.read_bytes() == payload.encode() for file in files)
 
     def _cause(self, proof: Recorded) -> Exchange:
         """The request whose answer led to the call, or to the stop, that acknowledged."""

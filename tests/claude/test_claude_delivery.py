@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import threading
 
+import pytest
 from fake_model import Call, Turn
-from lab import Lab, look, touch
+from lab import EVENTLOG, Lab, look, touch
 
-PAYLOAD = "Your workspace changed: é e\u0301 \U0001f469\u200d\U0001f52c \u2028\r\nline two \\ \"quoted\" <system-reminder> \x01\x1b[31m end  "
+PAYLOAD = 'Your workspace changed: é e\u0301 \U0001f469\u200d\U0001f52c \u2028\r\nline two \\ "quoted" <system-reminder> \x01\x1b[31m end  '
 
 
 def test_nothing_waits_and_nothing_changes(lab: Lab) -> None:
@@ -83,3 +86,48 @@ def test_two_intents_are_told_one_after_the_other(lab: Lab) -> None:
     assert "first change" in lab.results(1)[0]
     assert "second change" in lab.results(2)[0]
     lab.audit("web#1", "web#2", ran={"three"})
+
+
+def nasty(size: int) -> str:
+    """As many bytes of what texts are mangled by: two normal forms of é, CR LF, emoji, controls, escapes, tags, quotes, blanks at the ends."""
+    line = "é e\u0301 \U0001f469\u200d\U0001f52c\r\n\ttab \u200b\ufeff\u2028\u202e \\u00e9 \\ \"' <system-reminder> </x> \x01\x1b[31m\x7f %s {} $(id) `id` & "
+    text = "  "
+    while len(text.encode()) < size - 300:
+        text += line
+    return text + "x" * (size - len(text.encode()) - 2) + "  "
+
+
+@pytest.mark.parametrize("size", [1_000, 9_000, 60_000])
+def test_payloads_of_all_sizes_arrive_byte_for_byte(lab: Lab, size: int) -> None:
+    """60 KB are too many for the harness: what arrives is a pointer to a file that holds them, byte for byte."""
+    payload = nasty(size)
+    assert len(payload.encode()) == size
+    lab.script(Turn(touch("one"), look("a")), Turn(touch("two")), Turn("all done"))
+    lab.detect(payload)
+    assert lab.first().wait() == 0
+    told = lab.frames(lab.results(1))
+    assert len(set(told)) == 1
+    assert (payload in told[0]) == (size < 10_000)
+    lab.audit("web#1", ran={"two"})
+
+
+def test_a_session_is_recorded_and_can_be_folded_and_dumped(lab: Lab) -> None:
+    secret = Call("Bash", {"command": "echo token=hunter2-hunter2", "description": "tell"})
+    lab.script(Turn(secret, look("a")), Turn("all done"))
+    assert lab.first(settings=lab.settings("--record", "--redact", "hunter2")).wait() == 0
+    dump = eventlog("dump", str(lab.log))
+    assert "this is a" in dump
+    assert "hunter2" not in dump
+    assert "[redacted]" in dump
+    types = [event.type for event in lab.events()]
+    assert {"session.started", "prompt.submitted", "tool.called", "tool.returned", "tool.shown", "agent.stopped", "session.ended"} <= {
+        *types
+    }
+    counts = json.loads(eventlog("fold", str(lab.log), "--json"))
+    assert counts["seq"] == len(types)
+    assert types.count("tool.called") == 2
+    lab.audit(ran=set())
+
+
+def eventlog(*words: str) -> str:
+    return subprocess.run([EVENTLOG, *words], check=True, capture_output=True, text=True).stdout

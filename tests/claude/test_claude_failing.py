@@ -94,11 +94,19 @@ def test_a_reconciler_that_hangs_blocks_before_the_harness_loses_patience(lab: L
     lab.audit("web#1", ran={"four"})
 
 
-def deny(lab: Lab, times: int, delay_s: float) -> str:
-    """A foreign hook that denies the first calls, and lets the others through."""
+def deny(lab: Lab, times: int, *, last: bool) -> dict[str, object]:
+    """Settings with a foreign hook that denies the first calls and lets the others through; it ends when ours has, or before."""
     answer = '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"deny","permissionDecisionReason":"FOREIGN"}}'
-    text = f"sleep {delay_s}; n=$(ls {lab.place}/denied 2>/dev/null | wc -l); mkdir -p {lab.place}/denied; : > {lab.place}/denied/$n\n"
-    return lab.program("foreign", f"{text}[ $n -ge {times} ] || echo '{answer}'")
+    ours, theirs = lab.place / "ours", lab.place / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    count = "$(ls -A {} | wc -l)"
+    text = [f"n={count.format(theirs)}", f": > {theirs}/$n", f"[ $n -lt {times} ] || exit 0"]
+    if last:
+        text.append(f"until [ {count.format(ours)} -gt $n ]; do sleep 0.05; done; sleep 0.3")
+    settings = lab.settings(foreign={"PreToolUse": [lab.program("foreign", chr(10).join([*text, f"echo '{answer}'"]))]})
+    settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"] = f"({lab.hook()}); code=$?; : > {ours}/$$; exit $code"
+    return settings
 
 
 def test_a_foreign_hook_that_ends_first_does_no_harm(lab: Lab) -> None:
@@ -106,8 +114,8 @@ def test_a_foreign_hook_that_ends_first_does_no_harm(lab: Lab) -> None:
     lab.slow()
     lab.script(Turn(touch("one")), Turn(touch("two")), Turn("all done"))
     lab.detect(PAYLOAD)
-    run = lab.first(settings=lab.settings(foreign={"PreToolUse": [deny(lab, 1, 0)]}))
-    lab.until(lambda: (lab.place / "denied" / "0").exists(), "foreign hook")
+    run = lab.first(settings=deny(lab, 1, last=False))
+    lab.until(lambda: (lab.place / "theirs" / "0").exists() and (lab.place / "reconciled").exists(), "foreign hook")
     lab.quick()
     assert run.wait() == 0
     assert PAYLOAD in lab.results(1)[0]
@@ -117,7 +125,7 @@ def test_a_foreign_hook_that_ends_first_does_no_harm(lab: Lab) -> None:
 def test_a_foreign_hook_that_ends_last_replaces_the_payload_and_it_is_told_again(lab: Lab) -> None:
     lab.script(Turn(touch("one")), Turn(touch("two")), Turn(touch("three")), Turn("all done"))
     lab.detect(PAYLOAD)
-    assert lab.first(settings=lab.settings(foreign={"PreToolUse": [deny(lab, 1, 1.5)]})).wait() == 0
+    assert lab.first(settings=deny(lab, 1, last=True)).wait() == 0
     assert "FOREIGN" in lab.results(1)[0]
     assert PAYLOAD not in lab.results(1)[0]
     assert PAYLOAD in lab.results(2)[0]
@@ -127,7 +135,7 @@ def test_a_foreign_hook_that_ends_last_replaces_the_payload_and_it_is_told_again
 def test_a_foreign_hook_that_always_ends_last_leads_to_a_restart_not_to_a_loss(lab: Lab) -> None:
     lab.script(*(Turn(touch(f"call{number}")) for number in range(6)), Turn("I give up"))
     lab.detect(PAYLOAD)
-    assert lab.first(settings=lab.settings(foreign={"PreToolUse": [deny(lab, 1000, 1.5)]})).wait() == 0
+    assert lab.first(settings=deny(lab, 1000, last=True)).wait() == 0
     assert lab.ran() == set()
     assert lab.intent().state.value in ("materialized", "delivered")
     assert len(lab.events("delivery.restart_bound")) == 1

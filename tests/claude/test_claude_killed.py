@@ -80,26 +80,46 @@ def again(lab: Lab) -> Run:
     return run if "No conversation found" not in run.said() else lab.start("-p", "go on")
 
 
-def test_an_interrupt_is_no_acknowledgement(lab: Lab) -> None:
-    """No hook tells of an interrupt: the open batch shows in the next prompt. Nothing is proved, and the same process proves nothing any more."""
-    lab.script(Turn(touch("one"), touch("two")), Turn(touch("three")), Turn("that did not work"))
+def test_interrupted_before_anything_was_prepared(lab: Lab) -> None:
+    """No hook tells of an interrupt: the open batch shows in the next prompt, and the same process is told then."""
+    lab.script(Turn(touch("one"), touch("two")), Turn(touch("three")), Turn(touch("four")), Turn("all done"))
     lab.detect(PAYLOAD)
     lab.slow()
     run = lab.start("--session-id", lab.session, "-p", talk=True)
     run.send(user("do it"))
     lab.until(lambda: (lab.place / "reconciled").exists(), "reconciler")
-    run.send({"type": "control_request", "request_id": "stop-1", "request": {"subtype": "interrupt"}})
-    lab.until(lambda: any(one.get("type") == "result" for one in run.messages()), "interrupt")
+    interrupt(lab, run)
     lab.quick()
     run.send(user("what happened?"))
-    lab.until(lambda: len([one for one in run.messages() if one.get("type") == "result"]) == 2, "second answer")
-    run.close_input()
-    run.wait()
-    assert lab.ran() == set()
-    assert lab.events("delivery.acknowledged") == [], lab.story()
+    assert run.close_input() == 0
+    assert "doesn't want to proceed" in lab.results(1)[0]
+    assert PAYLOAD in lab.results(2)[0]
+    lab.audit("web#1", ran={"four"})
+
+
+def test_interrupted_after_the_answer_left_our_hook(lab: Lab) -> None:
+    """Our hook has said it, the log says Delivered, and the model never read it: nothing this process does may acknowledge it."""
+    there = lab.program("sleep-in-call", f"[ -e {lab.place}/in-call ] && exit; touch {lab.place}/in-call; sleep 60")
+    lab.script(Turn(touch("one"), touch("two")), Turn(touch("three")), Turn("that did not work"))
+    lab.detect(PAYLOAD)
+    run = lab.start("--session-id", lab.session, "-p", talk=True, settings=lab.settings(foreign={"PreToolUse": [there]}))
+    run.send(user("do it"))
+    lab.until(lambda: (lab.place / "in-call").exists() and bool(lab.events("delivery.marked")), "mark")
+    interrupt(lab, run)
+    run.send(user("what happened?"))
+    assert run.close_input() == 0
+    assert not any(lab.holds(one, PAYLOAD) for one in lab.model.requests())
+    assert "eventlog agent run" in lab.results(2)[0]  # blocked, and told what helps
+    assert len(lab.events("delivery.restart_bound")) == 1
+    assert lab.events("delivery.acknowledged") == []
     lab.script(Turn(touch("four")), Turn(touch("five")), Turn("all done"))
     assert lab.resume().wait() == 0
     lab.audit("web#1", ran={"five"})
+
+
+def interrupt(lab: Lab, run: Run) -> None:
+    run.send({"type": "control_request", "request_id": "stop-1", "request": {"subtype": "interrupt"}})
+    lab.until(lambda: any(one.get("type") == "result" for one in run.messages()), "interrupt")
 
 
 def user(text: str) -> dict[str, object]:
