@@ -74,6 +74,7 @@ class Lab:
         self.sandbox = Sandbox(place / "sandbox", self.model, claude)
         self.work = self.sandbox.work
         self.session = str(uuid.uuid4())
+        self.before: list[str] = []
         self.audited = False
         (self.work / "ran").mkdir()
         for name in "abc":
@@ -135,10 +136,14 @@ class Lab:
         path.chmod(0o700)
         return shlex.quote(str(path))
 
-    def start(self, *arguments: str, settings: Mapping[str, Any] | None = None, before: Sequence[str] = (), talk: bool = False) -> Run:
+    def launched(self) -> None:
+        """From now on every start goes through our launcher."""
+        self.before = [EVENTLOG, "agent", "run", "--log", str(self.log), "--thread", self.thread, "--grace", "2", "--"]
+
+    def start(self, *arguments: str, settings: Mapping[str, Any] | None = None, talk: bool = False) -> Run:
         """Start the program with our hooks."""
         always = ["--output-format", "stream-json", "--verbose", *(("--input-format", "stream-json") if talk else ())]
-        return self.sandbox.start(*arguments, *always, settings=settings or self.settings(), before=before, talk=talk)
+        return self.sandbox.start(*arguments, *always, settings=settings or self.settings(), before=self.before, talk=talk)
 
     def first(self, prompt: str = "do it", **named: Any) -> Run:
         """The first life of the session."""

@@ -142,3 +142,15 @@ def test_a_foreign_hook_that_always_ends_last_leads_to_a_restart_not_to_a_loss(l
     lab.script(Turn(touch("later")), Turn(touch("last")), Turn("all done"))
     assert lab.resume().wait() == 0
     lab.audit("web#1", ran={"last"})
+
+
+def test_the_launcher_starts_the_replacement_when_nothing_else_gets_through(lab: Lab) -> None:
+    """A foreign hook replaces the payload three times; then the agent is ended and started again with it as its first prompt."""
+    lab.launched()
+    lab.script(*(Turn(touch(f"call{number}")) for number in range(5)), Turn(touch("last")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    run = lab.first(settings=deny(lab, 5, last=True))
+    assert run.wait() == 0, run.said()
+    assert [event.data["evidence"] for event in lab.events("delivery.acknowledged")] == ["startup_echo"], lab.story()
+    lab.audit("web#1")
+    assert lab.ran() <= {"last"}

@@ -14,7 +14,7 @@ PAYLOAD = "the parent branch moved: e\u0301\r\n\x02 and a last line"
 
 def die_in_the_batch(lab: Lab) -> None:
     """Killed inside PostToolBatch: our hook is through, a foreign one holds the program there, and nothing went to the model yet."""
-    there = lab.program("sleep-in-batch", f"touch {lab.place}/in-batch; sleep 60")
+    there = lab.program("sleep-in-batch", f"[ -e {lab.place}/in-batch ] && exit; touch {lab.place}/in-batch; sleep 60")
     run = lab.first(settings=lab.settings(foreign={"PostToolBatch": [there]}))
     lab.until(lambda: (lab.place / "in-batch").exists() and bool(lab.events("delivery.completed")), "PostToolBatch")
     run.kill()
@@ -33,7 +33,7 @@ def die_while_a_hook_sleeps(lab: Lab) -> None:
 
 def die_while_another_hook_sleeps(lab: Lab) -> None:
     """Killed when our hook has answered a call, and a foreign hook of the same call has not: the answer was never used."""
-    there = lab.program("sleep-in-call", f"touch {lab.place}/in-call; sleep 60")
+    there = lab.program("sleep-in-call", f"[ -e {lab.place}/in-call ] && exit; touch {lab.place}/in-call; sleep 60")
     run = lab.first(settings=lab.settings(foreign={"PreToolUse": [there]}))
     lab.until(lambda: (lab.place / "in-call").exists() and bool(lab.events("delivery.marked")), "mark")
     run.kill()
@@ -71,6 +71,26 @@ def test_killed_and_resumed_by_hand(lab: Lab, die: object) -> None:
     assert not lab.ran() & {"one", "two"}
     assert lab.ran(), lab.story()  # and it was let through in the end
     lab.audit("web#1")
+
+
+@pytest.mark.parametrize("die", DEATHS, ids=lambda die: die.__name__)
+def test_killed_under_its_launcher(lab: Lab, die: object) -> None:
+    """The launcher starts the replacement by itself, with the payload as its first prompt, and the first turn after that acknowledges."""
+    assert callable(die)
+    lab.launched()
+    lab.script(Turn(touch("one"), touch("two")), Turn(touch("three")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    die(lab)
+    lab.sandbox.runs[0].wait()
+    if lab.intent().state.value != "acknowledged":  # it was not prepared when the program died: there was nothing to start another for
+        assert die is die_while_a_hook_sleeps
+        assert lab.resume().wait() == 0
+    accepted = lab.events("delivery.accepted")
+    assert len(accepted) == 1
+    first = next(one for one in lab.model.requests() if one.arrived_ns > accepted[0].time)
+    assert lab.holds(first, PAYLOAD)
+    assert {event.data["evidence"] for event in lab.events("delivery.acknowledged")} == {"startup_echo"}
+    lab.audit("web#1", ran={"three"})
 
 
 def again(lab: Lab) -> Run:
