@@ -23,11 +23,41 @@ STATES = ("detected", "reconciling", "materialized", "delivered", "acknowledged"
 @click.group(
     epilog="""\b
 Examples:
+  eventlog deliveries detect ./log web --base 4f1c09a
   eventlog deliveries list ./log --open
   eventlog deliveries show ./log web#3"""
 )
 def deliveries() -> None:
     """Deliveries: what an agent must hear about, and whether it is proved that it did."""
+
+
+@deliveries.command(
+    "detect",
+    epilog="""\b
+Examples:
+  eventlog deliveries detect ./log web --base "$(git rev-parse main)"
+  eventlog deliveries detect ./log web --base 4f1c09a --trigger "merge of api" --trigger op-18""",
+)
+@log_argument
+@click.argument("thread")
+@click.option("--base", required=True, metavar="COMMIT", help="Where THREAD has to come to; the reconciler is given it.")
+@click.option("--trigger", "triggers", multiple=True, metavar="OP", help="What happened. May be given more than once.  [default: COMMIT]")
+@json_option
+def detect_delivery(log: Path, thread: str, base: str, triggers: tuple[str, ...], in_json: bool) -> int:
+    """Say that the agent of THREAD has to hear of a change. It joins the newest intent of THREAD until that is prepared, and may be repeated."""
+    from eventlog.recovery.delivery_words import Refused
+    from eventlog.recovery.desk import Deliveries
+
+    with EventLog.open(log) as handle:
+        done = Deliveries(handle).detect(thread, base=base, triggers=triggers or (base,))
+    if isinstance(done, Refused):
+        note(f"eventlog: {done.reason}")
+        return EXIT.no
+    if in_json:
+        say_json({"intent": done.intent.id if done.intent else None, "note": done.note})
+    else:
+        say(f"{escape(done.intent.id) if done.intent else escape(thread)}: {done.note or 'detected'}")
+    return EXIT.fine
 
 
 @deliveries.command(
