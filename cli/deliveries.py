@@ -44,7 +44,7 @@ Examples:
 @click.option("--trigger", "triggers", multiple=True, metavar="OP", help="What happened. May be given more than once.  [default: COMMIT]")
 @json_option
 def detect_delivery(log: Path, thread: str, base: str, triggers: tuple[str, ...], in_json: bool) -> int:
-    """Say that the agent of THREAD has to hear of a change. It joins the newest intent of THREAD until that is prepared, and may be repeated."""
+    """Say that the agent of THREAD has to hear of a change. It joins the newest intent until that is prepared; said again, it is known."""
     from eventlog.recovery.delivery_words import Refused
     from eventlog.recovery.desk import Deliveries
 

@@ -1,7 +1,7 @@
 """Two git worktrees, an agent in one of them, and a change that it must hear of: `python examples/worktrees`. No account, no network.
 
-The agent is the real Claude Code where there is one (`--claude PATH`, or `claude` on the PATH), and a small scripted one otherwise. Its model is a
-script, so that everything that the model is given can be shown. Everything else is real: the repository, the hooks, the log.
+The agent is the real Claude Code where there is one (`--claude PATH`, or `claude` on the PATH), and a small scripted one otherwise. Its
+model is a script, so that all that the model is given can be shown. The rest is real: the repository, the hooks, the log.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def show(*words: str) -> None:
-    """A command of `eventlog`, and what it says."""
+def show(place: Path, *words: str, only: str = "") -> None:
+    """A command of `eventlog`, run in `place`, and what it says: all of it, or the lines that have `only` in them."""
     say(f"  $ eventlog {shlex.join(words)}")
-    done = subprocess.run([*EVENTLOG, *words], capture_output=True, text=True, check=False)
-    say(indent((done.stdout + done.stderr).rstrip()))
+    done = subprocess.run([*EVENTLOG, *words], cwd=place, capture_output=True, text=True, check=False)
+    say(indent("\n".join(line for line in (done.stdout + done.stderr).splitlines() if only in line)))
     if done.returncode not in (0, 1):
-        raise SystemExit(f"that failed with {done.returncode}")
+        raise SystemExit(f"that failed with {done.returncode}: {done.stderr}")
 
 
 def git(tree: Path, *words: str) -> str:
@@ -68,7 +68,7 @@ class Story:
             [
                 Turn("I read the file first.", bash("cat app.py")),
                 Turn("Now I change it.", bash("sed -i s/hello/hi/ app.py"), bash("cat app.py"), gate=self.moved),
-                Turn("The file is another one now; I read it again.", bash("cat app.py"), gate=self.shown),
+                Turn("The file is another one now; I read it again.", bash("sed -i s/hello/hi/ app.py && cat app.py"), gate=self.shown),
                 Turn("Done."),
             ]
         )
@@ -81,15 +81,16 @@ class Story:
         say("\n2. The hooks of the agent in `web`. They pass every call through, until there is something to hear.")
         settings = self.place / "settings.json"
         follow = shlex.join([sys.executable, str(HERE / "reconciler.py"), str(self.place / "web")])
-        where = ["--settings", str(settings), "--log", str(self.log), "--thread", "web", "--reconciler", follow]
-        show("hook", "install", "claude-code", *where, "--yes")
+        where = ["--settings", "settings.json", "--log", "log", "--thread", "web", "--reconciler", follow]
+        show(self.place, "hook", "install", "claude-code", *where, "--yes", only="written")
         allow(settings)
         with self.model, self.sandbox() as sandbox:
             self.agent(sandbox, settings, main)
         say("\n7. What is left:")
-        show("status", str(self.log))
-        show("deliveries", "show", str(self.log), "web#1")
-        say(f"  app.py in `web`: {(self.place / 'web' / 'app.py').read_text().strip()}")
+        show(self.place, "status", "log")
+        show(self.place, "deliveries", "show", "log", "web#1")
+        say("  $ cat web/app.py")
+        say(indent((self.place / "web" / "app.py").read_text()))
 
     def sandbox(self) -> Sandbox:
         program = self.claude or HERE / "scripted_agent.py"
@@ -106,15 +107,19 @@ class Story:
         (self.place / "api" / "app.py").write_text('GREETING = "hello"\nVERSION = 2\n')
         git(self.place / "api", "commit", "-q", "-a", "-m", "give it a version")
         git(main, "merge", "-q", "--ff-only", "api")
-        show("deliveries", "detect", str(self.log), "web", "--base", git(main, "rev-parse", "main"), "--trigger", "merge of api")
-        say("\n5. The model, which knows nothing of it, wants two calls at once. Neither runs: the first one makes the worktree follow, and both are")
-        say("   answered with the same bytes. This is what the model is given:")
+        show(self.place, "deliveries", "detect", "log", "web", "--base", git(main, "rev-parse", "main"), "--trigger", "merge of api")
+        say(
+            "\n5. The model, which knows nothing of it, wants two calls at once. Neither runs: the first one makes the worktree follow, and"
+        )
+        say("   both are answered with the same bytes. This is what the model is given:")
         self.moved.set()
         wait(self.model, run, 3)
         self.heard(2)
         say("\n   Delivered, but that is no proof: the agent may die before the model has answered.")
-        show("deliveries", "list", str(self.log))
-        say("\n6. The model answers, and calls again. That call could only come from a turn that had read the message: now it is acknowledged.")
+        show(self.place, "deliveries", "list", "log")
+        say(
+            "\n6. The model answers, and calls again. That call could only come from a turn that had read the message: now it is acknowledged."
+        )
         self.shown.set()
         code = run.wait()
         if code != 0:

@@ -82,7 +82,8 @@ def describe(tree: Path, before: str, task: SyncTask) -> str:
     if len(commits) > _COMMITS_MAX:
         shown.append(f"  and {len(commits) - _COMMITS_MAX} more")
     stat = git(tree, "diff", "--stat=100", common, task.base)
-    head = f"Your workspace changed: {len(commits)} commits of the parent branch came in. Read the files again before you edit them."
+    many = "1 commit" if len(commits) == 1 else f"{len(commits)} commits"
+    head = f"Your workspace changed: {many} of the parent branch came in. Read the files again before you edit them."
     return "\n".join([head, *shown, stat])
 
 

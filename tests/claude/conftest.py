@@ -1,4 +1,4 @@
-"""Fixtures: a real Claude Code of each version, and a laboratory around it. What they use is imported by name from here and from the example."""
+"""Fixtures: a real Claude Code of each version, and a laboratory around it. What they use is imported by name."""
 
 import sys
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "examples" / "worktrees")]
 
-from lab import Lab
-from programs import CLAUDE, OLD_CLAUDE, find
+from lab import Lab  # noqa: E402  the path comes first
+from programs import CLAUDE, OLD_CLAUDE, find  # noqa: E402
 
 
 @pytest.fixture(params=[CLAUDE, OLD_CLAUDE])

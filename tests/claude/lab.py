@@ -23,6 +23,7 @@ from eventlog.audit import verify
 from eventlog.projections import DELIVERIES, fold
 from eventlog.projections.delivery_words import SyncIntent
 from eventlog.recovery import Deliveries
+from eventlog.recovery.harness.settings import Installation, merged
 
 EVENTLOG = str(Path(sys.executable).with_name("eventlog"))
 EVENTS = (
@@ -59,6 +60,13 @@ def touch(name: str) -> Call:
 def look(name: str) -> Call:
     """One that only reads: siblings of its kind run their hooks at the same time."""
     return Call("Read", {"file_path": f"@WORK@/{name}.txt"})
+
+
+def call_hook(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Our own hook for tool calls, in settings; its `command` may be changed."""
+    found: dict[str, Any] = settings["hooks"]["PreToolUse"][0]["hooks"][0]
+    assert found["command"].endswith("|| exit 2")
+    return found
 
 
 class Lab:
@@ -112,22 +120,24 @@ class Lab:
             desk.detect(self.thread, base=f"base-{number}", triggers=[f"op-{number}"])
         return f"{self.thread}#{number}"
 
-    def hook(self, *more: str) -> str:
-        """The command line of our hook, as it is installed."""
-        words = [EVENTLOG, "hook", "claude-code", "--log", str(self.log), "--thread", self.thread, "--reconciler", str(self.reconciler)]
-        return f"{shlex.join([*words, *more])} || exit 2"
-
-    def settings(self, *more: str, timeout_s: int = 30, foreign: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-        """Our hook at every event, and other people's beside it: event -> commands."""
-        return self.settings_of(self.hook(*more), timeout_s=timeout_s, foreign=foreign)
-
-    def settings_of(self, command: str, *, timeout_s: int = 30, foreign: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-        """The same with another command for our hook."""
-        hooks: dict[str, Any] = {}
-        for event in EVENTS:
-            commands = [command, *(foreign or {}).get(event, ())]
-            hooks[event] = [{"hooks": [{"type": "command", "command": one, "timeout": timeout_s}]} for one in commands]
-        return {"hooks": hooks, "permissions": {"allow": ["Bash", "Read", "Agent", "Task"]}}
+    def settings(
+        self, *, foreign: Mapping[str, Sequence[str]] | None = None, timeout_s: int = 60, record: bool = False, redact: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """What `eventlog hook install` writes, and other people's hooks behind it: event -> commands."""
+        wanted = Installation(
+            "claude-code",
+            (EVENTLOG,),
+            str(self.log),
+            self.thread,
+            str(self.reconciler),
+            record=record,
+            redact=tuple(redact),
+            timeout_s=timeout_s,
+        )
+        settings = merged({}, wanted)
+        for event, commands in (foreign or {}).items():
+            settings["hooks"][event] += [{"hooks": [{"type": "command", "command": one, "timeout": 120}]} for one in commands]
+        return {**settings, "permissions": {"allow": ["Bash", "Read", "Agent", "Task"]}}
 
     def program(self, name: str, text: str) -> str:
         """A shell script of a foreign hook; its command line."""

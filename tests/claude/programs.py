@@ -2,8 +2,8 @@
 
     python tests/claude/programs.py            install them all; prints where each is, or why it is not there
 
-`EVENTLOG_TEST_CACHE` names the folder (default: eventlog-tests in the user's cache folder), `EVENTLOG_TEST_INSTALL=0` forbids to install. They are
-other people's programs: test dependencies, installed by name and version with npm, never committed.
+`EVENTLOG_TEST_CACHE` names the folder (default: eventlog-tests in the user's cache folder), `EVENTLOG_TEST_INSTALL=0` forbids to install.
+They are other people's programs: test dependencies, installed by name and version with npm, never committed.
 """
 
 from __future__ import annotations

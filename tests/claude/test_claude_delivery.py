@@ -1,4 +1,4 @@
-"""A payload on its way through the real Claude Code: blocked siblings, the batch, the later turn; read from the requests that its model got."""
+"""A payload on its way through the real Claude Code: blocked siblings, the batch, the later turn; read from its model's requests."""
 
 from __future__ import annotations
 
@@ -89,8 +89,9 @@ def test_two_intents_are_told_one_after_the_other(lab: Lab) -> None:
 
 
 def nasty(size: int) -> str:
-    """As many bytes of what texts are mangled by: two normal forms of é, CR LF, emoji, controls, escapes, tags, quotes, blanks at the ends."""
-    line = "é e\u0301 \U0001f469\u200d\U0001f52c\r\n\ttab \u200b\ufeff\u2028\u202e \\u00e9 \\ \"' <system-reminder> </x> \x01\x1b[31m\x7f %s {} $(id) `id` & "
+    """As many bytes of what texts are mangled by: normal forms, CR LF, emoji, controls, escapes, tags, blanks at the ends."""
+    line = "é e\u0301 \U0001f469\u200d\U0001f52c\r\n\ttab \u200b\ufeff\u2028\u202e \\u00e9 \\ \"' "
+    line += "<system-reminder> </x> \x01\x1b[31m\x7f %s {} $(id) `id` & "
     text = "  "
     while len(text.encode()) < size - 300:
         text += line
@@ -114,7 +115,7 @@ def test_payloads_of_all_sizes_arrive_byte_for_byte(lab: Lab, size: int) -> None
 def test_a_session_is_recorded_and_can_be_folded_and_dumped(lab: Lab) -> None:
     secret = Call("Bash", {"command": "echo token=hunter2-hunter2", "description": "tell"})
     lab.script(Turn(secret, look("a")), Turn("all done"))
-    assert lab.first(settings=lab.settings("--record", "--redact", "hunter2")).wait() == 0
+    assert lab.first(settings=lab.settings(record=True, redact=["hunter2"])).wait() == 0
     dump = eventlog("dump", str(lab.log))
     assert "this is a" in dump
     assert "hunter2" not in dump

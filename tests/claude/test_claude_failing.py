@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 from pathlib import Path
 
 import pytest
 from fake_model import Turn
-from lab import EVENTLOG, Lab, touch
+from lab import EVENTLOG, Lab, call_hook, touch
 
 PAYLOAD = "the parent branch moved"
 
 
-def not_there(lab: Lab) -> str:
-    return lab.hook().replace(EVENTLOG, "/nonexistent/eventlog")
+def not_there(_lab: Lab, command: str) -> str:
+    return command.replace(EVENTLOG, "/nonexistent/eventlog")
 
 
-def log_is_gone(lab: Lab) -> str:
-    return lab.hook().replace(shlex.quote(str(lab.log)), "/proc/no-such-log")
+def log_is_gone(lab: Lab, command: str) -> str:
+    return command.replace(str(lab.log), "/proc/no-such-log")
 
 
-def usage_error(lab: Lab) -> str:
-    return lab.hook("--no-such-option")
+def usage_error(_lab: Lab, command: str) -> str:
+    return command.replace("--thread", "--tread")
 
 
-def log_is_damaged(lab: Lab) -> str:
+def log_is_damaged(lab: Lab, command: str) -> str:
     segment = sorted((lab.log / "segments").iterdir())[0]
     data = bytearray(segment.read_bytes())
     data[200] ^= 0xFF  # in the first commit
@@ -37,7 +36,7 @@ def log_is_damaged(lab: Lab) -> str:
     (copy / "segments").mkdir(0o700)
     (copy / "log.json").write_bytes((lab.log / "log.json").read_bytes())
     (copy / "segments" / segment.name).write_bytes(data)
-    return lab.hook().replace(shlex.quote(str(lab.log)), shlex.quote(str(copy)))
+    return command.replace(str(lab.log), str(copy))
 
 
 @pytest.mark.parametrize("broken", [not_there, log_is_gone, usage_error, log_is_damaged], ids=lambda broken: broken.__name__)
@@ -47,7 +46,8 @@ def test_a_hook_that_fails_blocks(lab: Lab, broken: object) -> None:
     lab.script(Turn(touch("one")), Turn("I give up"))
     lab.detect(PAYLOAD)
     settings = lab.settings()
-    settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"] = broken(lab)
+    ours = call_hook(settings)
+    ours["command"] = broken(lab, ours["command"])
     assert lab.first(settings=settings).wait() == 0
     assert "hook error" in lab.results(1)[0]
     lab.audit(ran=set())
@@ -86,11 +86,11 @@ def test_a_reconciler_that_hangs_blocks_before_the_harness_loses_patience(lab: L
     lab.script(Turn(touch("one"), touch("two")), Turn("I give up"))
     lab.detect(PAYLOAD)
     lab.slow()
-    assert lab.first(settings=lab.settings("--deadline", "2", timeout_s=10)).wait() == 0
+    assert lab.first(settings=lab.settings(timeout_s=5)).wait() == 0
     assert lab.ran() == set()
     lab.quick()
     lab.script(Turn(touch("three")), Turn(touch("four")), Turn("all done"))
-    assert lab.resume(settings=lab.settings("--deadline", "2", timeout_s=10)).wait() == 0
+    assert lab.resume(settings=lab.settings(timeout_s=5)).wait() == 0
     lab.audit("web#1", ran={"four"})
 
 
@@ -105,7 +105,8 @@ def deny(lab: Lab, times: int, *, last: bool) -> dict[str, object]:
     if last:
         text.append(f"until [ {count.format(ours)} -gt $n ]; do sleep 0.05; done; sleep 0.3")
     settings = lab.settings(foreign={"PreToolUse": [lab.program("foreign", chr(10).join([*text, f"echo '{answer}'"]))]})
-    settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"] = f"({lab.hook()}); code=$?; : > {ours}/$$; exit $code"
+    hook = call_hook(settings)
+    hook["command"] = f"({hook['command']}); code=$?; : > {ours}/$$; exit $code"
     return settings
 
 
