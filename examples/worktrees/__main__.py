@@ -103,23 +103,19 @@ class Story:
         say(f"  ({run.how})")
         wait(self.model, run, 2)
         self.heard(1)
-        say("\n4. Meanwhile the work of `api` lands on the parent branch. One command says so; the agent's worktree is not touched yet.")
+        say("\n4. Meanwhile the work of `api` lands on the parent branch. One command says so; the worktree `web` is not touched yet.")
         (self.place / "api" / "app.py").write_text('GREETING = "hello"\nVERSION = 2\n')
         git(self.place / "api", "commit", "-q", "-a", "-m", "give it a version")
         git(main, "merge", "-q", "--ff-only", "api")
         show(self.place, "deliveries", "detect", "log", "web", "--base", git(main, "rev-parse", "main"), "--trigger", "merge of api")
-        say(
-            "\n5. The model, which knows nothing of it, wants two calls at once. Neither runs: the first one makes the worktree follow, and"
-        )
+        say("\n5. The model, which knows nothing of it, wants two calls at once. Neither runs: the first makes the worktree follow, and")
         say("   both are answered with the same bytes. This is what the model is given:")
         self.moved.set()
         wait(self.model, run, 3)
         self.heard(2)
         say("\n   Delivered, but that is no proof: the agent may die before the model has answered.")
         show(self.place, "deliveries", "list", "log")
-        say(
-            "\n6. The model answers, and calls again. That call could only come from a turn that had read the message: now it is acknowledged."
-        )
+        say("\n6. The model answers, and calls again. Only a turn that had read the message could call that: now it is acknowledged.")
         self.shown.set()
         code = run.wait()
         if code != 0:

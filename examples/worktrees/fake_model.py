@@ -5,8 +5,9 @@
         …
         model.requests("main")[1].texts()               # what the model was given after the call
 
-It speaks as much of the Messages API as Claude Code needs. A turn can be held until the test says go, be slow between its blocks, break
-off, or fail. Requests of subagents, of titles and of compactions are told apart and do not use up the script.
+It speaks as much of the Messages API as Claude Code needs, and of the Responses API for Codex. A turn can be held until the test says go,
+be slow between its blocks, break off, or fail. Requests of subagents, of titles and of compactions are told apart and do not use up the
+script.
 """
 
 from __future__ import annotations
@@ -21,35 +22,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
+import wire
+from wire import Call, Turn
+
 __all__ = ["Call", "Exchange", "FakeModel", "Turn"]
 
-_TOOLS_OF_AN_AGENT = {"Bash", "Read"}  # a request that offers none of them is a side question: a title, a summary of a page
+_TOOLS_OF_AN_AGENT = {
+    "Bash",
+    "Read",
+    "exec_command",
+    "shell",
+}  # a request that offers none of them is a side question: a title, a summary of a page
 _COMPACTION = ("CRITICAL: Respond with TEXT ONLY", "summary of the conversation", "<summary>")
-
-
-@dataclass(frozen=True)
-class Call:
-    """The model wants a tool. Without an id it gets one that no other call of this FakeModel has."""
-
-    name: str
-    input: dict[str, Any]
-    id: str = ""
-
-
-class Turn:
-    """One answer of the model: texts and calls. `gate`: answer only once it is set. `pause_s` follows each block. `cut_after`: the
-    connection breaks after that block. `status`: an HTTP error instead. `tokens`: how long the request claims to have been."""
-
-    def __init__(
-        self,
-        *blocks: str | Call,
-        gate: threading.Event | None = None,
-        pause_s: float = 0.0,
-        cut_after: int | None = None,
-        status: int | None = None,
-        tokens: int = 10,
-    ) -> None:
-        self.blocks, self.gate, self.pause_s, self.cut_after, self.status, self.tokens = blocks, gate, pause_s, cut_after, status, tokens
 
 
 @dataclass
@@ -219,9 +203,9 @@ def _handler(model: FakeModel) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or b"{}")
             if "count_tokens" in self.path:
                 self._json(200, {"input_tokens": 10})
-            elif self.path.startswith("/v1/messages"):
+            elif self.path.startswith(("/v1/messages", "/v1/responses")):
                 try:
-                    self._answer(*model.take(body), body)
+                    self._answer(*model.take(body), body, responses="responses" in self.path)
                 except OSError:  # the client was killed, which is what some tests are about
                     self.close_connection = True
             else:
@@ -235,29 +219,15 @@ def _handler(model: FakeModel) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        def _event(self, kind: str, **more: object) -> None:
-            self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **more})}\n\n".encode())
-
-        def _answer(self, exchange: Exchange, turn: Turn, body: dict[str, Any]) -> None:
+        def _answer(self, exchange: Exchange, turn: Turn, body: dict[str, Any], *, responses: bool) -> None:
             if turn.status is not None:
                 self._json(turn.status, _error("api_error", "as the script says"))
                 return
-            calls = [block for block in turn.blocks if isinstance(block, Call)]
-            stop = "tool_use" if calls else "end_turn"
-            usage = {"input_tokens": turn.tokens, "output_tokens": 1, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-            message = {
-                "id": f"msg_{exchange.number:03d}",
-                "type": "message",
-                "role": "assistant",
-                "model": body.get("model"),
-                "stop_sequence": None,
-                "usage": usage,
-            }
             if not body.get("stream"):
-                content = [_whole(block) for block in turn.blocks]
-                for call in calls:
-                    model.sent(exchange, call.id)
-                self._json(200, {**message, "content": content, "stop_reason": stop})
+                for block in turn.blocks:
+                    if isinstance(block, Call):
+                        model.sent(exchange, block.id)
+                self._json(200, wire.message(exchange.number, turn, str(body.get("model"))))
                 model.sent(exchange)
                 return
             self.send_response(200)
@@ -265,19 +235,17 @@ def _handler(model: FakeModel) -> type[BaseHTTPRequestHandler]:
             self.send_header("connection", "close")
             self.end_headers()
             self.close_connection = True
-            self._event("message_start", message={**message, "content": [], "stop_reason": None})
-            for index, block in enumerate(turn.blocks):
-                self._event("content_block_start", index=index, content_block=_empty(block))
-                self._event("content_block_delta", index=index, delta=_delta(block))
-                if isinstance(block, Call):
-                    model.sent(exchange, block.id)  # before the client can act on it
-                self._event("content_block_stop", index=index)
-                time.sleep(turn.pause_s)
-                if turn.cut_after == index:
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    return
-            self._event("message_delta", delta={"stop_reason": stop, "stop_sequence": None}, usage={**usage, "output_tokens": 20})
-            self._event("message_stop")
+            pieces = wire.responses if responses else wire.messages
+            for block, events in pieces(exchange.number, turn, str(body.get("model"))):
+                if block is not None and isinstance(turn.blocks[block], Call):
+                    model.sent(exchange, turn.blocks[block].id)  # before the client can act on it
+                for event in events:
+                    self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+                if block is not None:
+                    time.sleep(turn.pause_s)
+                    if turn.cut_after == block:
+                        self.connection.shutdown(socket.SHUT_RDWR)
+                        return
             model.sent(exchange)
 
     return Handler
@@ -285,19 +253,3 @@ def _handler(model: FakeModel) -> type[BaseHTTPRequestHandler]:
 
 def _error(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
-
-
-def _whole(block: str | Call) -> dict[str, Any]:
-    if isinstance(block, str):
-        return {"type": "text", "text": block}
-    return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
-
-
-def _empty(block: str | Call) -> dict[str, Any]:
-    return {"type": "text", "text": ""} if isinstance(block, str) else {**_whole(block), "input": {}}
-
-
-def _delta(block: str | Call) -> dict[str, Any]:
-    if isinstance(block, str):
-        return {"type": "text_delta", "text": block}
-    return {"type": "input_json_delta", "partial_json": json.dumps(block.input)}

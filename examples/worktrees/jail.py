@@ -1,8 +1,8 @@
 """Start a program where nothing but loopback can be reached: `python -I jail.py FD PORT PROGRAM ARGUMENT…`.
 
 In a user and a network namespace of its own (where the kernel allows that), with loopback up, as uid 1000 in there (the same user outside:
-it owns what you own, and is not root), without a way to more rights, and gone when its parent is. Before the program starts, the socket that
-it will find its model API on is made in there and sent through FD, with one line that says what was done. `@API@` in an argument or a
+it owns what you own, and is not root), without a way to more rights, and gone when its parent is. Before it starts, the socket that it
+will find its model API on is made in there and sent through FD, with one line that says what was done. `@API@` in an argument or a
 variable becomes the address.
 """
 
