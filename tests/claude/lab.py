@@ -23,7 +23,7 @@ from eventlog.audit import verify
 from eventlog.projections import DELIVERIES, fold
 from eventlog.projections.delivery_words import SyncIntent
 from eventlog.recovery import Deliveries
-from eventlog.recovery.harness.settings import Installation, merged
+from eventlog.recovery.harness.settings import Harness, Installation, merged
 
 EVENTLOG = str(Path(sys.executable).with_name("eventlog"))
 EVENTS = (
@@ -73,13 +73,14 @@ class Lab:
     """What a scenario needs. Times are those of one machine: requests and events are in one order."""
 
     thread = "web"
+    harness: Harness = "claude-code"
 
-    def __init__(self, place: Path, claude: Path) -> None:
-        self.place, self.claude = place, claude
+    def __init__(self, place: Path, program: Path) -> None:
+        self.place = place
         self.subagent_tool = "Agent"
         self.log = place / "log"
         self.model = FakeModel(keep=place / "requests")
-        self.sandbox = Sandbox(place / "sandbox", self.model, claude)
+        self.sandbox = Sandbox(place / "sandbox", self.model, program)
         self.work = self.sandbox.work
         self.session = str(uuid.uuid4())
         self.before: list[str] = []
@@ -125,7 +126,7 @@ class Lab:
     ) -> dict[str, Any]:
         """What `eventlog hook install` writes, and other people's hooks behind it: event -> commands."""
         wanted = Installation(
-            "claude-code",
+            self.harness,
             (EVENTLOG,),
             str(self.log),
             self.thread,
