@@ -9,6 +9,7 @@ import threading
 import pytest
 from fake_model import Call, Turn
 from lab import EVENTLOG, Lab, look, touch
+from programs import OLD_CLAUDE
 
 PAYLOAD = 'Your workspace changed: é e\u0301 \U0001f469\u200d\U0001f52c \u2028\r\nline two \\ "quoted" <system-reminder> \x01\x1b[31m end  '
 
@@ -132,3 +133,41 @@ def test_a_session_is_recorded_and_can_be_folded_and_dumped(lab: Lab) -> None:
 
 def eventlog(*words: str) -> str:
     return subprocess.run([EVENTLOG, *words], check=True, capture_output=True, text=True).stdout
+
+
+def test_a_stream_that_breaks_off_behind_a_blocked_call(lab: Lab) -> None:
+    """The finished block keeps its denial, and PostToolBatch lists it alone; what the model gets next holds the payload, or nothing is proved."""
+    lab.script(Turn(touch("one"), touch("two"), pause_s=1.0, cut_after=0), Turn(touch("three")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    assert lab.first().wait() == 0
+    assert "one" not in lab.ran()
+    assert "three" in lab.ran()
+    lab.audit("web#1")
+
+
+def test_blocks_that_come_slowly_are_siblings_all_the_same(lab: Lab) -> None:
+    """The hook of the first call runs while the model still streams the second."""
+    lab.script(Turn(touch("one"), touch("two"), look("a"), pause_s=0.8), Turn(touch("three")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    assert lab.first().wait() == 0
+    assert len(set(lab.frames(lab.results(1)))) == 1
+    lab.audit("web#1", ran={"three"})
+
+
+def test_a_context_that_is_compacted_before_the_next_turn_is_told_again(lab: Lab) -> None:
+    """The answer that is blocked claims that the context is full: it is compacted before the next request."""
+    if OLD_CLAUDE in str(lab.sandbox.program):
+        pytest.skip("2.1.197 does not compact on what a fake API says of the length of the context")
+    lab.script(Turn("I look", touch("one"), tokens=985_000), Turn(touch("two")), Turn(touch("three")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    assert lab.first().wait() == 0
+    assert lab.model.requests("compaction"), lab.story()
+    assert [event.type for event in lab.events() if event.type == "delivery.doubted"], lab.story()
+    lab.audit("web#1", ran={"three"})
+
+
+def test_a_request_that_the_api_refuses_is_no_turn(lab: Lab) -> None:
+    lab.script(Turn(touch("one")), Turn(status=400), Turn(touch("two")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    lab.first().wait()
+    lab.audit(*[event.stream for event in lab.events("delivery.acknowledged")])

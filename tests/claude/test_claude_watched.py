@@ -54,8 +54,9 @@ def test_the_five_minutes_of_the_document(tmp_path: Path) -> None:
     main = tmp_path / "main"
     subprocess.run(["git", "init", "-q", "-b", "main", str(main)], check=True)
     commit(main, "app.txt", "one\n")
-    said = shell(main, before.replace("install claude-code", "install claude-code --yes"))
+    said = shell(main, before.replace("install claude-code", "install claude-code --yes"), claude.parent)
     assert "FAIL" not in said, said
+    assert "2.1.332, measured" in said
     landed = threading.Event()
     script = [Turn(bash("cat app.txt")), Turn(bash("cat app.txt"), gate=landed), Turn(bash("cat app.txt")), Turn("done")]
     with FakeModel(script) as model, Sandbox(tmp_path / "agent", model, claude, work=tmp_path / "web") as sandbox:
@@ -84,8 +85,8 @@ def commit(tree: Path, name: str, text: str) -> None:
         subprocess.run(["git", "-C", str(tree), *identity, *words], check=True)
 
 
-def shell(cwd: Path, text: str) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def shell(cwd: Path, text: str, *more: Path) -> str:
+    path = os.pathsep.join([str(Path(sys.executable).parent), *map(str, more), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "RECONCILER": str(EXAMPLE / "reconciler.py"), "HOME": str(cwd.parent)}
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
