@@ -44,6 +44,22 @@ def test_three_siblings_get_the_same_bytes_and_only_the_later_turn_acknowledges(
     lab.audit("web#1", ran={"two"})
 
 
+def test_siblings_that_ask_at_the_same_time_wait_for_one_reconciler(lab: Lab) -> None:
+    """Calls that only read run their hooks side by side: one reconciles, the others wait, and all give the same bytes."""
+    lab.script(Turn(look("a"), look("b"), look("c")), Turn(touch("two")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    lab.slow()
+    run = lab.first()
+    lab.until(lambda: len(lab.events("batch.admitted")) == 3, "three hooks")
+    lab.quick()
+    assert run.wait() == 0
+    told = lab.frames(lab.results(1))
+    assert len(told) == 3
+    assert len(set(told)) == 1
+    assert (lab.place / "reconciled").read_text().splitlines() == ["web#1"]
+    lab.audit("web#1", ran={"two"})
+
+
 def test_a_turn_without_a_call_acknowledges_too(lab: Lab) -> None:
     lab.script(Turn(touch("one")), Turn("I see"))
     lab.detect(PAYLOAD)
@@ -136,7 +152,7 @@ def eventlog(*words: str) -> str:
 
 
 def test_a_stream_that_breaks_off_behind_a_blocked_call(lab: Lab) -> None:
-    """The finished block keeps its denial, and PostToolBatch lists it alone; what the model gets next holds the payload, or nothing is proved."""
+    """The finished block keeps its denial, and PostToolBatch lists it alone."""
     lab.script(Turn(touch("one"), touch("two"), pause_s=1.0, cut_after=0), Turn(touch("three")), Turn("all done"))
     lab.detect(PAYLOAD)
     assert lab.first().wait() == 0

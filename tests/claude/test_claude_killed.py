@@ -100,6 +100,41 @@ def again(lab: Lab) -> Run:
     return run if "No conversation found" not in run.said() else lab.start("-p", "go on")
 
 
+def test_a_launcher_that_is_killed_takes_its_agent_along_and_the_next_one_delivers(lab: Lab) -> None:
+    gate = threading.Event()
+    lab.launched()
+    lab.script(Turn(touch("one")), Turn("never read", gate=gate), Turn(touch("two")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    run = lab.first()
+    lab.model.wait(2)
+    run.child.kill()
+    run.child.wait()
+    lab.until(lambda: not run.pids(), "end of the agent")
+    gate.set()
+    assert lab.events("delivery.acknowledged") == []
+    run = lab.resume()
+    assert run.wait() == 0, run.said()
+    assert [event.data["evidence"] for event in lab.events("delivery.acknowledged")] == ["startup_echo"]
+    lab.audit("web#1", ran={"two"})
+
+
+def test_of_two_processes_of_one_thread_only_the_newer_may_acknowledge(lab: Lab) -> None:
+    """The old one still waits for its model when a second one is started: whatever it does later, it proves nothing."""
+    gate = threading.Event()
+    lab.script(Turn(touch("one")), Turn(touch("old"), gate=gate), Turn(touch("two")), Turn(touch("three")), Turn("all done"))
+    lab.detect(PAYLOAD)
+    old = lab.first()
+    lab.model.wait(2)
+    assert lab.start("-p", "I am another").wait() == 0
+    gate.set()
+    assert old.wait() == 0
+    assert "old" not in lab.ran()
+    told = lab.events("delivery.acknowledged")
+    assert len(told) == 1
+    assert told[0].data["call"] not in lab.model.requests()[1].calls
+    lab.audit("web#1", ran={"three"})
+
+
 def test_interrupted_before_anything_was_prepared(lab: Lab) -> None:
     """No hook tells of an interrupt: the open batch shows in the next prompt, and the same process is told then."""
     lab.script(Turn(touch("one"), touch("two")), Turn(touch("three")), Turn(touch("four")), Turn("all done"))
