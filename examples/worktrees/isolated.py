@@ -114,9 +114,11 @@ class Sandbox:
         settings: Mapping[str, Any] | Path | None = None,
         before: Sequence[str] = (),
         talk: bool = False,
+        terminal: int | None = None,
         more: Mapping[str, str] | None = None,
     ) -> Run:
-        """Start `before… program arguments…`. `talk`: standard input stays open for `send`. `more`: variables."""
+        """Start `before… program arguments…`. `talk`: standard input stays open for `send`. `terminal`: a descriptor of one, for all three
+        streams. `more`: variables."""
         number = len(self.runs)
         out, err = self.place / f"out-{number}", self.place / f"err-{number}"
         if isinstance(settings, Mapping):
@@ -130,9 +132,9 @@ class Sandbox:
             stdin: int | IO[bytes] = subprocess.PIPE if talk else subprocess.DEVNULL
             child = subprocess.Popen(  # a list, no shell
                 jail,
-                stdin=stdin,
-                stdout=standard,
-                stderr=error,
+                stdin=stdin if terminal is None else terminal,
+                stdout=standard if terminal is None else terminal,
+                stderr=error if terminal is None else terminal,
                 cwd=self.work,
                 env={**self.environment(), **(more or {})},
                 pass_fds=[theirs.fileno()],

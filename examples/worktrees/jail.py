@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import termios
 from pathlib import Path
 
 _NEWUSER, _NEWNET = 0x10000000, 0x40000000
@@ -56,6 +57,8 @@ def main() -> None:
     socket.send_fds(sender, [json.dumps({"how": how, "api": api}).encode()], [listener.fileno()])
     listener.close()
     sender.close()
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # we lead a session: Ctrl-C and the foreground are those of this terminal
     if sys.platform == "linux":
         libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
