@@ -318,6 +318,37 @@ def test_a_clean_worktree_is_fast_forwarded_and_the_payload_names_commits_and_fi
     assert (intent.commit, intent.operation) == (base, f"fast-forward {trees.git(trees.parent, 'rev-parse', 'HEAD^')}..{base}")
 
 
+def test_a_dirty_worktree_may_be_left_as_it_is_and_its_agent_told(trees: Trees) -> None:
+    base = trees.commit(trees.parent, "a.txt", "two\n")
+    (trees.child / "a.txt").write_text("mine, not committed\n")
+    module = example()
+    task = SyncTask("web#1", "web", base, (base,))
+    told = module.reconcile(trees.child, task, tell=True)
+    assert told == module.reconcile(trees.child, task, tell=True)
+    assert "not committed" in told.payload
+    assert base in told.payload
+    assert told.commit == trees.git(trees.child, "rev-parse", "HEAD")
+    assert (trees.child / "a.txt").read_text() == "mine, not committed\n"
+    command = [sys.executable, str(ROOT / "examples" / "worktrees" / "reconciler.py"), "--tell", str(trees.child)]
+    assert program(command)(task) == told
+
+
+def test_a_rebase_that_the_agent_is_in_is_not_thrown_away(trees: Trees) -> None:
+    trees.commit(trees.child, "a.txt", "mine\n")
+    first = trees.commit(trees.parent, "a.txt", "theirs\n")
+    stopped = subprocess.run(["git", "-C", trees.child, "rebase", first], capture_output=True, check=False)
+    assert stopped.returncode != 0  # in conflict, which the agent resolves now
+    (trees.child / "a.txt").write_text("both\n")
+    trees.git(trees.child, "add", "a.txt")
+    base = trees.commit(trees.parent, "b.txt", "more\n")
+    module = example()
+    result = module.reconcile(trees.child, SyncTask("web#1", "web", base, (base,)))
+    assert isinstance(result, NeedsPerson)
+    assert module.in_rebase(trees.child)
+    assert (trees.child / "a.txt").read_text() == "both\n"
+    assert trees.git(trees.child, "show", f"{result.copy}:a.txt") == "both"
+
+
 def test_own_commits_are_rebased_and_a_second_run_says_the_same(trees: Trees) -> None:
     trees.commit(trees.child, "mine.txt", "mine\n")
     base = trees.commit(trees.parent, "a.txt", "two\n")

@@ -1,16 +1,19 @@
 """A reconciler for agents that work in git worktrees: the parent branch moved on, and the agent's worktree has to follow.
 
     python examples/worktrees/reconciler.py WORKTREE < task.json           as a program (eventlog.recovery.reconciler.program)
+    python examples/worktrees/reconciler.py --tell WORKTREE < task.json    a dirty worktree is left as it is, and its agent is told
     Deliveries(log, reconciler(Path("work/tree")))                         as a callable
 
 `base` of the task is the commit of the parent branch. A clean worktree is fast-forwarded, or rebased where it has commits of its own. A
-dirty one is not touched: its edits, untracked files included, are saved as a commit under refs/eventlog/saved/ and the intent becomes
-RecoveryRequired; so does one whose commits do not go onto the base. Without common history it is TopologyDiverged. Run again, it finds
-what it did and says the same; it may die anywhere.
+dirty one, or one in a rebase that is not ours, is not touched: its edits, untracked files included, are saved as a commit under
+refs/eventlog/saved/ and the intent becomes RecoveryRequired (with `--tell`: the agent hears what came, and brings it in itself). So does
+one whose commits do not go onto the base. Without common history it is TopologyDiverged. Run again, it finds what it did and says the
+same; it may die anywhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -37,22 +40,27 @@ def git(tree: Path, *args: str, env: Mapping[str, str] | None = None, check: boo
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def reconciler(tree: Path) -> Callable[[SyncTask], Reconciled | NeedsPerson | Diverged]:
+def reconciler(tree: Path, *, tell: bool = False) -> Callable[[SyncTask], Reconciled | NeedsPerson | Diverged]:
     """A reconciler for the worktree `tree`."""
-    return lambda task: reconcile(tree, task)
+    return lambda task: reconcile(tree, task, tell=tell)
 
 
-def reconcile(tree: Path, task: SyncTask) -> Reconciled | NeedsPerson | Diverged:
+def reconcile(tree: Path, task: SyncTask, *, tell: bool = False) -> Reconciled | NeedsPerson | Diverged:
     """Bring the worktree onto `task.base`, and say what that changed. Loses no edit and no commit."""
     mark = f"refs/eventlog/before/{task.intent.replace('#', '/')}"
     if not git(tree, "merge-base", "HEAD", task.base, check=False):
         return Diverged(f"{git(tree, 'rev-parse', '--short', 'HEAD')} and {task.base[:12]} have no common history")
-    if in_rebase(tree):  # we died in the middle of one
+    before = git(tree, "rev-parse", "--verify", "--quiet", mark, check=False)
+    rebasing = in_rebase(tree)
+    if rebasing and before:  # we died in the middle of it: nobody else could begin one since, all calls are blocked
         git(tree, "rebase", "--abort")
-    if git(tree, "status", "--porcelain"):
+        rebasing = False
+    if rebasing or git(tree, "status", "--porcelain"):
+        if tell:
+            here = git(tree, "rev-parse", "HEAD")
+            return Reconciled(f"left alone {here}", here, describe(tree, here, task, came_in=False), f"commit:{here}")
         ref = save(tree, task.intent)
         return NeedsPerson("the worktree has edits that are not committed; they are untouched, and saved", ref)
-    before = git(tree, "rev-parse", "--verify", "--quiet", mark, check=False)
     if not before:  # kept under a name: a second run, after a crash, must describe the same change
         before = git(tree, "rev-parse", "HEAD")
         git(tree, "update-ref", mark, before)
@@ -74,7 +82,7 @@ def reconcile(tree: Path, task: SyncTask) -> Reconciled | NeedsPerson | Diverged
     return Reconciled(f"{how} {before}..{after}", after, describe(tree, before, task), f"commit:{after}")
 
 
-def describe(tree: Path, before: str, task: SyncTask) -> str:
+def describe(tree: Path, before: str, task: SyncTask, *, came_in: bool = True) -> str:
     """What the agent is told: which commits came, which files they touch. The same commits give the same bytes."""
     common = git(tree, "merge-base", before, task.base)
     commits = git(tree, "log", "--format=%h %s", f"{common}..{task.base}").splitlines()
@@ -84,6 +92,9 @@ def describe(tree: Path, before: str, task: SyncTask) -> str:
     stat = git(tree, "diff", "--stat=100", common, task.base)
     many = "1 commit" if len(commits) == 1 else f"{len(commits)} commits"
     head = f"Your workspace changed: {many} of the parent branch came in. Read the files again before you edit them."
+    if not came_in:
+        todo = f"Your edits are not committed, so your files were left as they are: commit, then rebase onto {task.base}."
+        head = f"The parent branch moved by {many}. {todo}"
     return "\n".join([head, *shown, stat])
 
 
@@ -119,9 +130,13 @@ def _is_ancestor(tree: Path, older: str, newer: str) -> bool:
 
 def main() -> int:
     """The same as a program: the task on standard input, the answer on standard output."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tell", action="store_true")
+    parser.add_argument("worktree", type=Path)
+    arguments = parser.parse_args()
     given = json.load(sys.stdin)
     task = SyncTask(given["intent"], given["thread"], given["base"], tuple(given["triggers"]))
-    result = reconcile(Path(sys.argv[1]), task)
+    result = reconcile(arguments.worktree, task, tell=arguments.tell)
     if isinstance(result, NeedsPerson):
         answer = {"recovery_required": result.reason, "copy": result.copy}
     elif isinstance(result, Diverged):
