@@ -27,12 +27,7 @@ from wire import Call, Turn
 
 __all__ = ["Call", "Exchange", "FakeModel", "Turn"]
 
-_TOOLS_OF_AN_AGENT = {
-    "Bash",
-    "Read",
-    "exec_command",
-    "shell",
-}  # a request that offers none of them is a side question: a title, a summary of a page
+_TOOLS_OF_AN_AGENT = {"Bash", "Read"}  # a request that offers none of them is a side question: a title, a summary of a page
 _COMPACTION = ("CRITICAL: Respond with TEXT ONLY", "summary of the conversation", "<summary>")
 
 
@@ -50,7 +45,15 @@ class Exchange:
     def texts(self) -> list[str]:
         """Every string that the model was given, in order; not what it said itself, nor the system prompt."""
         conversation = self.request.get("messages") or self.request.get("input") or []
-        return list(_strings([item for item in conversation if item.get("role") != "assistant" and item.get("type") != "function_call"]))
+        return list(
+            _strings(
+                [
+                    item
+                    for item in conversation
+                    if item.get("role") != "assistant" and item.get("type") not in ("function_call", "custom_tool_call")
+                ]
+            )
+        )
 
     def result(self, call: str) -> str | None:
         """What the model was told that this call came to."""
@@ -59,7 +62,7 @@ class Exchange:
                 if block.get("type") == "tool_result" and block.get("tool_use_id") == call:
                     return "".join(_strings(block["content"]))
         for item in self.request.get("input", []):
-            if item.get("type") == "function_call_output" and item.get("call_id") == call:
+            if item.get("type") in ("function_call_output", "custom_tool_call_output") and item.get("call_id") == call:
                 return "".join(_strings(item["output"]))
         return None
 
@@ -176,6 +179,8 @@ class FakeModel:
 
     def _kind(self, body: dict[str, Any]) -> str:
         messages = body.get("messages") or []
+        if "input" in body:
+            return "main"
         if not {tool.get("name") for tool in body.get("tools") or []} & _TOOLS_OF_AN_AGENT:
             return "side"
         if messages and any(word in text for text in _strings(messages[-1]) for word in _COMPACTION):

@@ -103,5 +103,8 @@ def _item(number: int, index: int, block: str | Call) -> dict[str, Any]:
     if isinstance(block, str):
         content = [{"type": "output_text", "text": block, "annotations": []}]
         return {"type": "message", "id": f"msg_{number:03d}_{index}", "role": "assistant", "status": "completed", "content": content}
+    if "code" in block.input:  # a tool that takes a text: the JavaScript that newer models of Codex call everything from
+        text = {"name": block.name, "input": block.input["code"], "call_id": block.id}
+        return {"type": "custom_tool_call", "id": f"ctc_{number:03d}_{index}", "status": "completed", **text}
     arguments = {"name": block.name, "arguments": json.dumps(block.input), "call_id": block.id}
     return {"type": "function_call", "id": f"fc_{number:03d}_{index}", "status": "completed", **arguments}

@@ -246,7 +246,9 @@ class Lab:
         """The request whose answer led to the call, or to the stop, that acknowledged."""
         call = proof.data.get("call")
         if call is not None:
-            return next(one for one in self.model.exchanges if call in one.calls)
+            named = [one for one in self.model.exchanges if call in one.calls]
+            # A call out of a script (Codex) has an id that no model gave it: the last answer with calls led to it.
+            return (named or [one for one in self.model.requests() if one.arrived_ns < proof.time and one.calls])[-1]
         before = [one for one in self.model.requests() if one.arrived_ns < proof.time and one.answered and not one.calls]
         assert before, f"{proof.stream} was acknowledged by a stop, and no answer without a call came before it"
         return before[-1]

@@ -16,9 +16,8 @@ from programs import CODEX, find
 
 PAYLOAD = "the parent branch moved: é e\u0301\r\n\x02 \U0001f469\u200d\U0001f52c <system-reminder> and a last line"
 _PROVIDER = '{name="fake",base_url="@API@/v1",env_key="ANTHROPIC_API_KEY",wire_api="responses",request_max_retries=0,stream_max_retries=0}'
+_PLAIN = ["-m", "gpt-5.5"]  # a model that is given exec_command itself
 _ALWAYS = [
-    "-m",
-    "gpt-5.5",
     "--json",
     "--skip-git-repo-check",
     "--dangerously-bypass-approvals-and-sandbox",
@@ -31,13 +30,14 @@ class CodexLab(Lab):
     """The same laboratory; its hooks are found in the home of Codex."""
 
     harness = "codex"
+    model_words = _PLAIN
 
     def start(self, *arguments: str, settings: Mapping[str, Any] | None = None, talk: bool = False) -> Run:
         assert not talk
         home = self.sandbox.home / ".codex"
         home.mkdir(exist_ok=True)
         (home / "hooks.json").write_text(json.dumps({"hooks": (settings or self.settings())["hooks"]}))
-        return self.sandbox.start("exec", *_ALWAYS, *_CONFIG, *arguments, before=self.before)
+        return self.sandbox.start("exec", *self.model_words, *_ALWAYS, *_CONFIG, *arguments, before=self.before)
 
 
 def touch(name: str) -> Call:
@@ -98,3 +98,21 @@ def test_a_killed_codex_is_started_again_with_the_payload_as_its_first_prompt(co
     assert run.wait() == 0, run.said()
     assert {event.data["evidence"] for event in codex.events("delivery.acknowledged")} == {"startup_echo"}, codex.story()
     codex.audit("web#1", ran={"two"})
+
+
+def script(name: str) -> Call:
+    return Call("exec", {"code": f'text(await tools.exec_command({{cmd: "echo {name} ran; touch ran/{name}"}}))'})
+
+
+def test_calls_out_of_a_script_are_blocked_and_only_a_restart_proves_anything(codex: CodexLab) -> None:
+    """The default model calls its tools from JavaScript. The rollout does not show such calls, so the launcher starts a replacement."""
+    codex.model_words = []
+    codex.before = [EVENTLOG, "agent", "run", "--log", str(codex.log), "--thread", "web", "--grace", "2", "--"]
+    codex.script(Turn(script("one")), *(Turn(script(f"call{number}")) for number in range(4)), Turn("all done"))
+    codex.detect(PAYLOAD)
+    run = codex.start("--", "do it")
+    assert run.wait() == 0, run.said()
+    assert "one" not in codex.ran()
+    assert codex.ran()
+    assert {event.data["evidence"] for event in codex.events("delivery.acknowledged")} == {"startup_echo"}, codex.story()
+    codex.audit("web#1")
