@@ -551,3 +551,14 @@ def test_a_foreign_event_stops_the_fold_and_names_its_seq(log: EventLog) -> None
     log.commit(Event(ev.ACKNOWLEDGED, {"incarnation": "x"}, "web#1"))
     with pytest.raises(Exception, match=r"event 1 \(delivery\.acknowledged\)"):
         fold(DELIVERIES, log)
+
+
+def test_detect_joins_what_is_not_prepared_and_says_what_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    assert run("deliveries", "detect", path, "web", "--base", "c1").stdout == "web#1: detected\n"
+    assert run("deliveries", "detect", path, "web", "--base", "c2", "--trigger", "op").stdout == "web#1: coalesced\n"
+    assert json.loads(run("deliveries", "detect", path, "web", "--base", "c2", "--trigger", "op", "--json").stdout) == {
+        "intent": "web#1",
+        "note": "known",
+    }
+    assert run("deliveries", "detect", path, "web", "--base", "").exit_code == 1
