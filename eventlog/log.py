@@ -6,26 +6,25 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from eventlog import forks, lock, payload, segments
+from eventlog import forks, lock, payload
 from eventlog.background import Background
 from eventlog.batch import Batch
 from eventlog.directory import Directory
 from eventlog.errors import EventLogError, LockTimeout, LogClosed, LogNotFound, NotWritten, ReadOnly, again
-from eventlog.events import Commit, Durability, Event, Expect, Head, Recorded, SegmentInfo
+from eventlog.events import Commit, Durability, Event, Expect
 from eventlog.fs import REAL, FileSystem
 from eventlog.group import Group
 from eventlog.light import TYPE_CHECKING, TypeVar
 from eventlog.lock import Owner, WriterLock
-from eventlog.payload import masks_of
-from eventlog.reader import FOREVER, Reader, Wanted
+from eventlog.reader import Reader
+from eventlog.reading import Reading
 from eventlog.snapshotfiles import SnapshotFiles
 from eventlog.transactions import Foldable, Transactions, plain
-from eventlog.watermark import Watermark, unreadable
+from eventlog.watermark import Watermark
 from eventlog.writer import Entry, Writer
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from eventlog.coroutines import LoopWakes
-    from eventlog.reader import CommitRows
 
 S = TypeVar("S")
 
@@ -44,10 +42,9 @@ SEGMENT_BYTES_MAX = 16 << 20
 SEGMENT_BYTES_LEAST = 4 << 10
 COMMIT_BYTES_MAX = 16 << 20
 COMMIT_BYTES_LIMIT = 1 << 30  # a commit is held in memory whole, and its length has 32 bits
-_POLL_FIRST, _POLL_MAX = 0.5e-3, 4e-3  # seconds between looks at the tail record, while nothing comes
 
 
-class EventLog:
+class EventLog(Reading):
     """One append-only log of events in a directory. Safe for threads; any number of processes may have it open and write.
 
     Use it as a context manager, or `close` it; like the end of the interpreter, both leave nothing that is not on disk.
@@ -234,120 +231,7 @@ class EventLog:
         if entry.error is not None:
             raise again(entry.error)
 
-    # -- reading ----------------------------------------------------------------------------------------------------------------
-
-    def read(
-        self,
-        after: int = 0,
-        *,
-        upto: int | None = None,
-        types: Iterable[str] | None = None,
-        streams: Iterable[str] | None = None,
-        since: int | None = None,
-        until: int | None = None,
-    ) -> Iterator[Recorded]:
-        """Yield the events with seq in (after, upto], of these types and streams, of times in [since, until] (ns), in order, as far as
-        the head is now. O(1) memory; sealed segments are read only where their index says that such events can be.
-
-        What is handed out is durable. Raises Corrupt at damage, after everything before it was yielded; Unreadable.
-        """
-        kinds = None if types is None else frozenset(types)
-        wanted = None if streams is None else frozenset(streams)
-        for events in self.batches(after, upto=upto, types=kinds, streams=wanted, since=since, until=until):
-            if kinds is None and wanted is None:
-                yield from events
-            else:
-                for event in events:
-                    if (kinds is None or event.type in kinds) and (wanted is None or event.stream in wanted):
-                        yield event
-
-    def batches(
-        self,
-        after: int = 0,
-        *,
-        upto: int | None = None,
-        types: Iterable[str] | None = None,
-        streams: Iterable[str] | None = None,
-        since: int | None = None,
-        until: int | None = None,
-    ) -> Iterator[list[Recorded]]:
-        """The fast lane for folds: lists of the events in (after, upto] and [since, until] that MAY be of these types and streams.
-
-        Commits that hold none of them are skipped undecoded; within a commit only the seqs are filtered. Errors as in `read`.
-        """
-        self._check_open()
-        return self._reader.batches(_wanted(after, upto, types, streams, since, until), self._watermark.durable(upto))
-
-    def commits(
-        self, after: int = 0, *, upto: int | None = None, types: Iterable[str] | None = None, streams: Iterable[str] | None = None
-    ) -> Iterator[CommitRows]:
-        """Whole commits, as they were made: (first seq, time in ns, rows of [type, stream, data]) of each that MAY hold such events.
-
-        Nothing within a commit is filtered, not even by `after` and `upto`. Errors as in `read`.
-        """
-        self._check_open()
-        return self._reader.commits(_wanted(after, upto, types, streams, None, None), self._watermark.durable(upto))
-
-    def seq_at(self, time: int) -> int:
-        """The head as it was at `time` (ns since the epoch): the last seq before the first event that is later. The order is seq: where a
-        clock was set back, what came behind a later event counts as later too. Errors as in `read`."""
-        for events in self.batches(since=time + 1):
-            return events[0].seq - 1
-        return int(self.head)
-
-    def follow(
-        self,
-        after: int = 0,
-        *,
-        timeout: float | None = None,
-        types: Iterable[str] | None = None,
-        streams: Iterable[str] | None = None,
-    ) -> Iterator[Recorded]:
-        """Like `read`, and then wait for more: each event once, in order, over rotations. Ends when none came for `timeout` seconds."""
-        kinds = None if types is None else frozenset(types)
-        wanted = None if streams is None else frozenset(streams)
-        while True:
-            mark = self._watermark.durable()
-            head = mark.seq - 1
-            yield from self.read(after, upto=head if mark.damage is None else None, types=kinds, streams=wanted)
-            after = max(after, head)
-            if self.wait(after, timeout) <= after:
-                return
-
-    def wait(self, after: int, timeout: float | None = None) -> int:
-        """Block until there is an event behind seq `after`, or for `timeout` seconds. Returns the head."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = _POLL_FIRST
-        while True:
-            self._check_open()
-            head = self._watermark.head()
-            if head > after:
-                return head
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return head
-                pause = min(pause, left)
-            time.sleep(pause)
-            pause = min(pause * 1.5, _POLL_MAX)
-
-    @property
-    def head(self) -> Head:
-        """The seq of the last event: an int that can also say its hash."""
-        self._check_open()
-        return Head(self._watermark.head(), lambda seq: self._reader.digest(seq, self._watermark.durable()))
-
-    def segments(self) -> list[SegmentInfo]:
-        """The files of the log, in order."""
-        self._check_open()
-        with unreadable(self._directory):
-            numbers = segments.list_numbers(self._fs, self._directory.segments_fd, self._directory.path)
-            infos = []
-            for number in numbers:
-                name = segments.name_of(number)
-                size = self._fs.lstat(name, dir_fd=self._directory.segments_fd).st_size
-                infos.append(SegmentInfo(number, name, size, number != numbers[-1]))
-            return infos
+    # -- what it is -------------------------------------------------------------------------------------------------------------
 
     @property
     def path(self) -> Path:
@@ -438,10 +322,6 @@ class EventLog:
 
     # -- inside -----------------------------------------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise LogClosed(f"{self._path}: {self._closed}")
-
     def _for_writing(self) -> Writer:
         if self._closed is not None:
             raise LogClosed(f"{self._path}: {self._closed}")
@@ -450,12 +330,6 @@ class EventLog:
         if self._transactions.deciding == threading.get_ident():
             raise EventLogError(f"{self._path}: decide() runs under the writer lock: return the events instead of writing them")
         return self._writer
-
-
-def _wanted(
-    after: int, upto: int | None, types: Iterable[str] | None, streams: Iterable[str] | None, since: int | None, until: int | None
-) -> Wanted:
-    return Wanted(after, upto, masks_of(types), masks_of(streams), 0 if since is None else since, FOREVER if until is None else until)
 
 
 def _open_writer(directory: Directory, segment_bytes_max: int, lock_timeout: float, *, patient: bool) -> Writer:

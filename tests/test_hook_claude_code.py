@@ -438,7 +438,7 @@ PASS_THROUGH = {
     "eventlog.forks", "eventlog.frames", "eventlog.fs", "eventlog.group", "eventlog.jsonroad", "eventlog.light",
     "eventlog.lock", "eventlog.log", "eventlog.opening", "eventlog.payload", "eventlog.projections", "eventlog.projections.deliveries",
     "eventlog.projections.delivery_events", "eventlog.projections.delivery_presence", "eventlog.projections.delivery_words",
-    "eventlog.projections.projection", "eventlog.reader", "eventlog.recovery", "eventlog.recovery.delivery_quick",
+    "eventlog.projections.projection", "eventlog.reader", "eventlog.reading", "eventlog.recovery", "eventlog.recovery.delivery_quick",
     "eventlog.recovery.delivery_words", "eventlog.recovery.desk", "eventlog.recovery.harness", "eventlog.recovery.harness.claude_code",
     "eventlog.recovery.harness.heard", "eventlog.recovery.harness.process", "eventlog.recovery.harness.running", "eventlog.runs",
     "eventlog.segments", "eventlog.shortjson", "eventlog.snapshotfiles", "eventlog.tailrecord", "eventlog.tailview",
