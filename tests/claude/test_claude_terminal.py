@@ -83,7 +83,9 @@ def test_escape_on_a_terminal_and_the_launcher_starts_the_replacement_there(lab:
     """The payload had left our hook when the user pressed Esc. The next prompt shows that, and the replacement takes over the terminal."""
     there = lab.program("sleep-in-call", f"[ -e {lab.place}/in-call ] && exit; touch {lab.place}/in-call; sleep 60")
     lab.launched()
-    lab.script(Turn(touch("one"), touch("two")), *(Turn(touch(f"call{number}")) for number in range(3)), Turn("all is well"))
+    # How many answers the old process still takes before it is ended depends on the machine: there are enough of the last one.
+    enough = [Turn("all is well") for _ in range(4)]
+    lab.script(Turn(touch("one"), touch("two")), *(Turn(touch(f"call{number}")) for number in range(3)), *enough)
     lab.detect(PAYLOAD)
     with Terminal(lab, lab.settings(foreign={"PreToolUse": [there]})) as terminal:
         terminal.type("do it")
