@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from eventlog import EventLog
+from eventlog import Corrupt, EventLog
 from eventlog.audit import verify
+from eventlog.repair import repair
 
 WRITERS = Path(__file__).with_name("writers.py")
 
@@ -160,8 +161,11 @@ def test_a_writer_that_slept_through_rotations_catches_up(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("round_number", range(3))
 def test_a_live_copy_opens_as_a_prefix(tmp_path: Path, round_number: int) -> None:
-    """P27: `cp -r` of a log that is being written (not over a rotation: then a copy may hold the next segment and half
-    of this one)."""
+    """P27: `cp -r` of a log that is being written (not over a rotation: then a copy may hold the next segment and half of this one).
+
+    cp reads page after page: it may have a page before a commit reached it, and the next one behind that. Such a copy has a hole in front
+    of confirmed bytes, and is refused, never opened short; repair makes it the prefix. Rare: a page in some hundred copies on a busy machine.
+    """
     path = tmp_path / "log"
     child = start(path, "p", 2, 400, round_number, 400, 1 << 24)
     try:
@@ -172,6 +176,10 @@ def test_a_live_copy_opens_as_a_prefix(tmp_path: Path, round_number: int) -> Non
             copy = tmp_path / f"copy{n}"
             subprocess.run(["cp", "-r", str(path), str(copy)], check=True)
             try:
+                try:
+                    EventLog.open(copy).close()
+                except Corrupt:
+                    assert repair(copy).lost_from is not None
                 with EventLog.open(copy) as log:
                     seqs = [e.seq for e in log.read()]
             finally:
