@@ -163,8 +163,8 @@ def test_a_writer_that_slept_through_rotations_catches_up(tmp_path: Path) -> Non
 def test_a_live_copy_opens_as_a_prefix(tmp_path: Path, round_number: int) -> None:
     """P27: `cp -r` of a log that is being written (not over a rotation: then a copy may hold the next segment and half of this one).
 
-    cp reads page after page: it may have a page before a commit reached it, and the next one behind that. Such a copy has a hole in front
-    of confirmed bytes, and is refused, never opened short; repair makes it the prefix. Rare: a page in some hundred copies on a busy machine.
+    cp reads page after page: it may have a page before a commit reached it, and the next one behind that. Such a copy has a hole in
+    front of confirmed bytes, and is refused, never opened short; repair makes it the prefix. Rare: once in some hundred copies.
     """
     path = tmp_path / "log"
     child = start(path, "p", 2, 400, round_number, 400, 1 << 24)
