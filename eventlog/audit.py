@@ -165,6 +165,10 @@ def _segment(directory: Directory, tally: _Tally, number: int, mark: Mark | None
         if sealed:
             if end + FOOTER_BYTES != size or read_seal(directory, fd, size, header.salt) is None:
                 tally.found(number, end, seq, "the footer behind the seal does not check")
+            else:
+                footer = segments.parse_footer(fs.pread(fd, FOOTER_BYTES, end), header.salt)
+                if footer is not None and footer.checksum not in (0, segments.checksum(fs, fd, end)):
+                    tally.found(number, end, seq, "the CRC in the footer is not that of the segment")
         elif not last:
             tally.found(number, end, seq, "not sealed, though another segment follows")
         elif mark is not None:

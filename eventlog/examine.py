@@ -88,9 +88,10 @@ def read_seal(directory: Directory, fd: int, size: int, salt: int) -> Frame | No
     pread = directory.fs.pread
     if size < HEADER_BYTES + FOOTER_BYTES:
         return None
-    offset = segments.parse_footer(pread(fd, FOOTER_BYTES, size - FOOTER_BYTES), salt)
-    if offset is None or offset > size:
+    footer = segments.parse_footer(pread(fd, FOOTER_BYTES, size - FOOTER_BYTES), salt)
+    if footer is None or footer.seal_offset > size:
         return None
+    offset = footer.seal_offset
     first = first_seq_at(directory, fd, offset)
     found, _ = next(frames.scan(reader_of(directory, fd), offset, size - FOOTER_BYTES, first, salt))
     return found[0] if found and found[0].kind == frames.SEAL and found[0].end == size - FOOTER_BYTES else None

@@ -203,7 +203,8 @@ def _mend(directory: Directory, fd: int, size: int, number: int, previous: tuple
 def succeed(directory: Directory, tail: Tail, seal_offset: int, seal_end: int) -> Tail:
     """Finish a segment whose seal frame is written (footer, size, sync), and begin the next. The old descriptor stays open."""
     fs = directory.fs
-    write_all(fs, tail.fd, segments.pack_footer(seal_offset, tail.salt), seal_end)
+    checksum = segments.checksum(fs, tail.fd, seal_end)
+    write_all(fs, tail.fd, segments.pack_footer(seal_offset, checksum, tail.salt), seal_end)
     size = seal_end + FOOTER_BYTES
     fs.ftruncate(tail.fd, size)
     sync(fs.fsync, tail.fd)

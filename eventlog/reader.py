@@ -21,7 +21,7 @@ from eventlog.jsonroad import loads
 from eventlog.light import TYPE_CHECKING, Lazy, NamedTuple
 from eventlog.payload import ALL_NAMES
 from eventlog.runs import DECODE_EVENTS, Run
-from eventlog.segments import HEADER_BYTES, name_of
+from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, name_of
 from eventlog.watermark import Mark, unreadable
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Reader:
                     following = number + index.events
                     walk = runs.pick(pread, offsets[bisect.bisect_left(offsets, offset) :], limit, header.salt)
             if walk is None:
-                proved = not open_one and offset == HEADER_BYTES and self._prove(number, fd, size, last)
+                proved = not open_one and offset == HEADER_BYTES and self._prove(number, fd, size, header.salt, last)
                 walk = runs.walk(pread, offset, limit, seq, header.salt, wanted.types, wanted.streams, proved=proved)
             stop = None
             for run, stop in walk:
@@ -256,10 +256,11 @@ class Reader:
             self._indexes[number] = index
         return index
 
-    def _prove(self, number: int, fd: int, size: int, last: int) -> bool:
-        """Check a sealed segment that will be read to its end by its digest, which the next header holds; once for each handle.
+    def _prove(self, number: int, fd: int, size: int, salt: int, last: int) -> bool:
+        """Check a sealed segment that will be read to its end by the CRC of all of it, which its footer holds, or by the digest in the next
+        header; once for each handle.
 
-        One pass in C costs a tenth of the CRCs of its frames. If it does not hold, those tell where the damage is.
+        One pass in C costs a twentieth of the CRCs of its frames. If it does not hold, those tell where the damage is.
         """
         with unreadable(self._directory):
             following = next((n for n in self._numbers() if n > number), None)
@@ -268,18 +269,26 @@ class Reader:
             status = self._fs.fstat(fd)
             key = (status.st_ino, size, status.st_mtime_ns)
             if self._proved.get(number) != key:
-                head, _ = segments.open_segment(self._fs, self._directory.segments_fd, following, self._directory.path, write=False)
-                try:
-                    following_head = self._fs.pread(head, HEADER_BYTES, 0)
-                    previous = segments.parse_header(following_head, self._directory.id, following, self._directory.path).previous
-                except EventLogError:
-                    return False  # an unfinished header, or a damaged one: whoever reads that segment says so
-                finally:
-                    let_go(self._fs, head)
-                if segments.digest(self._fs, fd, size) != previous:
+                footer = segments.parse_footer(self._fs.pread(fd, FOOTER_BYTES, max(0, size - FOOTER_BYTES)), salt)
+                if footer is not None and footer.checksum:
+                    holds = segments.checksum(self._fs, fd, size - FOOTER_BYTES) == footer.checksum
+                else:
+                    holds = segments.digest(self._fs, fd, size) == self._previous(following)
+                if not holds:
                     return False
                 self._proved[number] = key
             return True
+
+    def _previous(self, following: int) -> bytes | None:
+        """The digest that the header of the segment behind holds."""
+        head, _ = segments.open_segment(self._fs, self._directory.segments_fd, following, self._directory.path, write=False)
+        try:
+            data = self._fs.pread(head, HEADER_BYTES, 0)
+            return segments.parse_header(data, self._directory.id, following, self._directory.path).previous
+        except EventLogError:
+            return None  # an unfinished header, or a damaged one: whoever reads that segment says so
+        finally:
+            let_go(self._fs, head)
 
     def _pread(self, fd: int, length: int, offset: int) -> bytes:
         with unreadable(self._directory):

@@ -74,16 +74,23 @@ def parse_header(data: bytes, log_id: bytes, number: int, root: str) -> Header:
     return Header(number, previous, crc32(data[:76]))
 
 
-def pack_footer(seal_offset: int, salt: int) -> bytes:
-    packed = _FOOTER.pack(seal_offset, 0)
+class Footer(NamedTuple):
+    """Where the seal frame stands, and the CRC-32 of everything before the footer; 0: sealed before there was one."""
+
+    seal_offset: int
+    checksum: int
+
+
+def pack_footer(seal_offset: int, checksum: int, salt: int) -> bytes:
+    packed = _FOOTER.pack(seal_offset, checksum)
     return packed + crc32(packed, salt).to_bytes(4, "little") + _END_MAGIC
 
 
-def parse_footer(data: bytes, salt: int) -> int | None:
-    """The offset of the seal frame, or None if these 24 bytes are no footer."""
+def parse_footer(data: bytes, salt: int) -> Footer | None:
+    """What these 24 bytes say; None if they are no footer."""
     if len(data) != FOOTER_BYTES or data[16:] != _END_MAGIC or crc32(data[:12], salt) != int.from_bytes(data[12:16], "little"):
         return None
-    return int(_FOOTER.unpack_from(data)[0])
+    return Footer(*_FOOTER.unpack_from(data))
 
 
 def open_segment(fs: FileSystem, segments_fd: int, number: int, root: str, *, write: bool) -> tuple[int, int]:
@@ -123,3 +130,15 @@ def digest(fs: FileSystem, fd: int, length: int) -> bytes:
         hasher.update(chunk)
         offset += len(chunk)
     return hasher.digest()
+
+
+def checksum(fs: FileSystem, fd: int, length: int) -> int:
+    """CRC-32 of the first `length` bytes: a third of the price of `digest`. Raises OSError."""
+    value = offset = 0
+    while offset < length:
+        chunk = fs.pread(fd, min(_READ_BYTES, length - offset), offset)
+        if not chunk:
+            break
+        value = crc32(chunk, value)
+        offset += len(chunk)
+    return value

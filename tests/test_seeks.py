@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventlog import Corrupt, Durability, Event, EventLog, Recorded, frames, indexes
+from eventlog import Corrupt, Durability, Event, EventLog, Recorded, frames, indexes, segments
 from eventlog.audit import verify
 from eventlog.fs import FileSystem
 from eventlog.segments import HEADER_BYTES
@@ -188,6 +188,25 @@ def test_a_flipped_byte_in_a_frame_that_the_index_names_is_told(made: tuple[Path
     file.write_bytes(data)
     with EventLog.open(path, read_only=True) as log, pytest.raises(Corrupt, match=r"offset \d+"):
         list(log.read(types=["rare.c"]))
+
+
+def test_verify_finds_a_footer_whose_crc_is_not_that_of_the_segment(made: tuple[Path, list[Recorded]], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    shutil.copytree(made[0], path)
+    first = sorted(path.glob("segments/*.seg"))[0]
+    data = first.read_bytes()
+    footer = segments.parse_footer(data[-24:], salt := int.from_bytes(data[76:80], "little"))
+    assert footer is not None
+    assert footer.checksum == crc32(data[:-24])
+    first.write_bytes(data[:-24] + segments.pack_footer(footer.seal_offset, footer.checksum ^ 1, salt))
+    with EventLog.open(path, read_only=True) as log:
+        assert list(log.read()) == made[1]  # the frames check one by one
+    found = verify(path)
+    assert any("CRC in the footer" in problem.what for problem in found.problems), found.problems
+    first.write_bytes(data[:-24] + segments.pack_footer(footer.seal_offset, 0, salt))  # as early versions did: no problem of its own
+    assert not any("footer" in problem.what for problem in verify(path).problems)
+    with EventLog.open(path, read_only=True) as log:
+        assert list(log.read()) == made[1]
 
 
 def test_a_reopened_log_and_one_of_many_small_commits_are_indexed_whole(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from eventlog import Corrupt, Event, EventLog, LogNotFound, UnsafeLog, frames
 from eventlog.audit import verify
 from eventlog.cli import main as cli
 from eventlog.projections import COUNTS, Projection
+from eventlog.segments import pack_footer, parse_footer
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077, 0o777])
@@ -109,13 +110,19 @@ def test_p42_verify_finds_every_hand(tmp_path: Path, hand: str, segment: int) ->
 
 
 def test_p42_a_change_with_checksums_made_right_breaks_the_chain(tmp_path: Path) -> None:
-    """Someone who knows the format rewrites a time and all checksums of its frame: the next segment's hash tells."""
+    """Someone who knows the format rewrites a time, all checksums of its frame and that of the segment: the next segment's hash tells."""
     path = copy(fill(tmp_path / "log", 30), tmp_path / "copy")
     file = segments_of(path)[0]
     raw = bytearray(file.read_bytes())
     start, _ = frame_at(raw, 2)
     struct.pack_into("<q", raw, start + 32, 1)
-    struct.pack_into("<I", raw, start + 4, crc32(bytes(raw[start + 8 : start + 64]), crc32(bytes(raw[:76]))))
+    salt = crc32(bytes(raw[:76]))
+    struct.pack_into("<I", raw, start + 4, crc32(bytes(raw[start + 8 : start + 64]), salt))
+    file.write_bytes(raw)
+    assert "CRC in the footer" in str(verify(path).problems[0])
+    footer = parse_footer(bytes(raw[-24:]), salt)
+    assert footer is not None
+    raw[-24:] = pack_footer(footer.seal_offset, crc32(bytes(raw[:-24])), salt)
     file.write_bytes(raw)
     audit = verify(path)
     assert not audit.ok
