@@ -119,7 +119,7 @@ def show_delivery(log: Path, intent: str, startup: bool, in_json: bool) -> int:
     with read_log(log) as handle:
         found = _find(_fold(handle), intent, log)
         if startup:
-            return _startup(found)
+            return _startup(handle, found)
         events = list(handle.read(found.first_seq - 1, streams={intent}))
     if in_json:
         say_json({"intent": _object(found), "events": [event_object(event) for event in events]})
@@ -135,17 +135,18 @@ def show_delivery(log: Path, intent: str, startup: bool, in_json: bool) -> int:
     return EXIT.fine
 
 
-def _startup(intent: SyncIntent) -> int:
+def _startup(log: EventLog, intent: SyncIntent) -> int:
     """What the replacement's first input has to be. Not escaped: it is for a program, and has to be these bytes."""
     from eventlog.cli.output import write
     from eventlog.projections.delivery_words import RestartStartup
-    from eventlog.recovery.harness.framing import frame_startup
+    from eventlog.recovery.harness.carrier import Carrier
 
     proof = intent.proof
     if not isinstance(proof, RestartStartup) or proof.accepted_ns is not None or intent.payload is None:
         note(f"eventlog: {intent.id} is {intent.state.value}, and waits for no replacement")
         return EXIT.no
-    write(frame_startup(intent.id, intent.payload, proof.startup_id).encode())
+    # As a launcher gives it: whole, or a pointer to a copy, for it has to be one argument of a program.
+    write(Carrier(log.path).startup(intent.id, intent.payload, proof.startup_id).encode())
     return EXIT.fine
 
 

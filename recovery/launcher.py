@@ -171,11 +171,6 @@ class Launcher:
         command, text = self._command, ""
         if step.intent is not None and step.intent.payload is not None and step.startup_id is not None:
             text = Carrier(self.log.path).startup(step.intent.id, step.intent.payload, step.startup_id)
-            if "\0" in text:
-                raise BadCommand(
-                    f"{step.intent.id}: its payload holds a NUL character, which no command line carries; "
-                    "start the agent without a launcher, and it is delivered at the first tool call"
-                )
         session = self._session()
         way = "anew" if step.way == "resume" and (session is None or not command.lasting) else step.way
         follows = command.prompt

@@ -3,8 +3,8 @@
 Claude Code puts words before a deny reason, Codex before and behind it; the words depend on the version, so a receipt is never a comparison
 of whole strings. A frame that was cut, escaped or replaced is not found, and then nothing is proved.
 
-A payload that is larger than what every harness carries unchanged stays in the log, and a pointer travels: where a copy of it lies,
-its digest, and its beginning. The pointer has a frame like any payload, which says of what payload it is (`of=`). The receipt is then for
+A payload that is larger than what every harness carries unchanged, or that no command line carries (NUL), stays in the log, and a pointer
+travels: where a copy of it lies, its digest, and its beginning. The pointer has a frame like any payload, which says of what payload it is (`of=`). The receipt is then for
 the pointer, whole: the agent was told what to read and where; whether it read the file, nobody knows.
 """
 
@@ -21,26 +21,38 @@ BYTES_MAX = 30_000
 """The same in bytes of UTF-8."""
 
 _BEGINNING = 2_000  # characters of a large payload that the pointer shows
-_HEAD = re.compile(r"\[eventlog delivery (\S+) chars=(\d+) sha256=([0-9a-f]{64})(?: of=([0-9a-f]{64}))?(?: startup=(\S+))?\]\n")
+_OF_NAME = re.compile(r"%(10[0-9a-f]{4}|[0-9a-f]{1,5});")
+_HEAD = re.compile(r"\[eventlog delivery (\S+) chars=([0-9]{1,9}) sha256=([0-9a-f]{64})(?: of=([0-9a-f]{64}))?(?: startup=(\S+))?\]\n")
 
 
 def _frame(intent: str, text: str, more: str) -> str:
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return f"[eventlog delivery {intent} chars={len(text)} sha256={digest}{more}]\n{text}\n[end of eventlog delivery {intent}]"
+    digest, name = hashlib.sha256(text.encode()).hexdigest(), _name(intent)
+    return f"[eventlog delivery {name} chars={len(text)} sha256={digest}{more}]\n{text}\n[end of eventlog delivery {name}]"
+
+
+def _name(intent: str) -> str:
+    """The id as one word of the head: a thread may be called anything, `my web` as well."""
+    return "".join(one if one.isprintable() and one not in " %" else f"%{ord(one):x};" for one in intent)
+
+
+def _intent(name: str) -> str:
+    return _OF_NAME.sub(lambda found: chr(int(found[1], 16)), name)
 
 
 def fits(text: str) -> bool:
-    """Is it small enough to be carried unchanged?"""
-    return len(text.encode("utf-16")) // 2 - 1 <= UNITS_MAX and len(text.encode()) <= BYTES_MAX
+    """Is it of a size and of characters that are carried unchanged everywhere, also as an argument of a program?"""
+    return "\0" not in text and len(text.encode("utf-16")) // 2 - 1 <= UNITS_MAX and len(text.encode()) <= BYTES_MAX
 
 
 def pointer(payload: str, path: str) -> tuple[str, str]:
-    """What travels in the place of a large payload whose copy lies at `path`, and the payload's digest. The same bytes, always."""
+    """What travels in the place of a payload that cannot, and whose copy lies at `path`, and the payload's digest. The same bytes, always."""
     body = payload.encode()
     digest = hashlib.sha256(body).hexdigest()
+    why = "with NUL characters, which cannot be carried here" if "\0" in payload else "too many to be carried here"
+    beginning = payload[:_BEGINNING].replace("\0", "\\0")
     text = (
-        f"This message has {len(body)} bytes, too many to be carried here. Read all of it before you do anything else, in the file\n"
-        f"{path}\n(sha256 {digest}). It begins:\n{payload[:_BEGINNING]}\n… and goes on in the file."
+        f"This message has {len(body)} bytes, {why}. Read all of it before you do anything else, in the file\n"
+        f"{path}\n(sha256 {digest}). It begins:\n{beginning}\n… and goes on in the file."
     )
     return text, digest
 
@@ -67,7 +79,7 @@ def _find(text: str) -> list[tuple[str, str, str | None]]:
         payload = text[head.end() : head.end() + int(head[2])]
         whole = text.startswith(f"\n[end of eventlog delivery {head[1]}]", head.end() + int(head[2]))
         if whole and hashlib.sha256(payload.encode(errors="surrogatepass")).hexdigest() == head[3]:
-            found.append((head[1], head[4] or head[3], head[5]))
+            found.append((_intent(head[1]), head[4] or head[3], head[5]))
     return found
 
 
