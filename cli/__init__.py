@@ -29,9 +29,7 @@ def _hook() -> None:
 
     from eventlog.cli.hook import run
 
-    code = run(sys.argv[2:])
-    sys.stderr.flush()
-    os._exit(code)
+    os._exit(run(sys.argv[2:]))
 
 
 def __getattr__(name: str) -> object:

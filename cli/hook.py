@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 
 from eventlog import jsonroad
 from eventlog.light import TYPE_CHECKING
@@ -46,13 +47,13 @@ def run(words: list[str]) -> int:
     from eventlog.recovery.harness.running import run as run_hook
 
     harness, found, redact, record = words[0], dict[str, str](), list[str](), False
-    if {"-h", "--help"} & {*words}:
-        sys.stdout.write(_HELP)
-        sys.stdout.flush()
-        return 0
     rest = iter(words[1:])
     for one in rest:
         name, equals, value = one.partition("=")
+        if one in ("-h", "--help"):  # and not as somebody's value: this lets a call run
+            sys.stdout.write(_HELP)
+            sys.stdout.flush()
+            return 0
         if one == "--record":
             record = True
             continue
@@ -103,5 +104,9 @@ def _check_patterns(harness: str, patterns: list[str]) -> None:
 
 
 def _wrong(harness: str, why: str) -> NoReturn:
-    sys.stderr.write(f"eventlog hook {harness}: {why} (usage: eventlog hook {harness} {_USAGE})\n")
+    from eventlog.recovery.harness.saying import one_line
+
+    line = one_line(f"eventlog hook {harness}: {why} (usage: eventlog hook {harness} {_USAGE})")
+    with suppress(OSError):  # a closed one is nobody's failure
+        os.write(2, line.encode(errors="replace") + b"\n")
     raise SystemExit(2)

@@ -302,8 +302,11 @@ class Deliveries:
         """With the path of this log in the command that helps."""
         import shlex
 
-        path = shlex.quote(os.fsdecode(self.log.path))
-        return replace(answer, what_to_do=answer.what_to_do.replace(" LOG", f" {path}", 1))
+        path, said, intent = shlex.quote(os.fsdecode(self.log.path)), answer.what_to_do, answer.intent
+        if intent is not None:
+            plain = intent.replace("#", "")  # within a word it needs no quotes
+            said = said.replace(f" LOG {intent}", f" LOG {intent if shlex.quote(plain) == plain else shlex.quote(intent)}", 1)
+        return replace(answer, what_to_do=said.replace(" LOG", f" {path}", 1))
 
 
 def _thread(intent: str) -> str:

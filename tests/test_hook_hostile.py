@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,3 +84,80 @@ def test_every_payload_can_be_an_argument_of_a_program(tmp_path: Path, payload: 
         assert list(find_payload(told).values()) == [desk.state.intents["web#1"].sha256]
     shown = subprocess.run([*HOOK[:-1], "deliveries", "show", str(tmp_path / "log"), "web#1", "--startup"], capture_output=True, check=True)
     assert shown.stdout.decode() == told
+
+
+def test_the_command_that_helps_can_be_given_to_a_shell(tmp_path: Path) -> None:
+    with Claude(tmp_path, thread="my web; x") as claude:
+        claude.prompt("p1")
+        claude.change()
+        claude.reconciler = "/nothing/here"
+        assert f"eventlog deliveries show {claude.log} 'my web; x#1'" in (claude.pre("t1") or "")
+
+
+# ------------------------------------------------------------------- streams
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe that takes no byte more."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    for size in (4096, 1):
+        try:
+            while True:
+                os.write(write_end, b"x" * size)
+        except BlockingIOError:
+            pass
+    os.set_blocking(write_end, True)
+    return read_end, write_end
+
+
+@pytest.mark.parametrize("text", ["not json", None])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_stream_that_nobody_reads_does_not_outlast_the_deadline(claude: Claude, stream: str, text: str | None) -> None:
+    claude.options = ["--deadline", "1"]
+    claude.prompt("p1")
+    claude.change()
+    text = text or claude.input("PreToolUse", **claude.call_of("t1"))
+    read_end, write_end = full_pipe()
+    with subprocess.Popen(
+        claude.command,
+        stdin=subprocess.PIPE,
+        stdout=write_end if stream == "stdout" else subprocess.PIPE,
+        stderr=write_end if stream == "stderr" else subprocess.PIPE,
+        env=claude.environ,
+    ) as hook:
+        try:
+            out, _ = hook.communicate(text.encode(), timeout=30)
+        finally:
+            hook.kill()
+    os.close(read_end)
+    os.close(write_end)
+    assert hook.returncode == 2 or (hook.returncode == 0 and b'"deny"' in out)
+    if stream == "stdout":
+        assert "delivery.marked" not in claude.types()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_denies_and_nothing_gets_into_the_log(claude: Claude, closed: str) -> None:
+    claude.prompt("p1")
+    claude.change()
+    for text in (claude.input("PreToolUse", **claude.call_of("t1")), "not json"):
+        line = f"{shlex.join(claude.command)} {closed}"
+        done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, text=True, env=claude.environ, check=False)
+        if closed == "2>&-" and text != "not json":
+            assert done.returncode == 0
+            assert json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"] == "deny"
+        else:
+            assert (done.returncode, done.stdout) == (2, "")
+    assert ("delivery.marked" in claude.types()) == (closed == "2>&-")
+    for path in claude.log.rglob("*"):
+        assert not path.is_file() or b"hookSpecific" not in path.read_bytes()
+    done = subprocess.run(["/bin/sh", "-c", f"{shlex.join(HOOK)} claude-code --nonsense 2>&-"], capture_output=True, check=False)
+    assert done.returncode == 2
+
+
+def test_help_is_asked_for_by_a_word_that_is_nobodys_value(claude: Claude) -> None:
+    claude.options = ["--record", "--redact", "--help"]
+    claude.prompt("p1")
+    claude.change()
+    assert claude.pre("t1") is not None

@@ -4,8 +4,8 @@ Claude Code puts words before a deny reason, Codex before and behind it; the wor
 of whole strings. A frame that was cut, escaped or replaced is not found, and then nothing is proved.
 
 A payload that is larger than what every harness carries unchanged, or that no command line carries (NUL), stays in the log, and a pointer
-travels: where a copy of it lies, its digest, and its beginning. The pointer has a frame like any payload, which says of what payload it is (`of=`). The receipt is then for
-the pointer, whole: the agent was told what to read and where; whether it read the file, nobody knows.
+travels: where a copy of it lies, its digest, and its beginning. The pointer has a frame like any payload, which says of what payload it is
+(`of=`). The receipt is then for the pointer, whole: the agent was told what to read and where; whether it read the file, nobody knows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fits(text: str) -> bool:
 
 
 def pointer(payload: str, path: str) -> tuple[str, str]:
-    """What travels in the place of a payload that cannot, and whose copy lies at `path`, and the payload's digest. The same bytes, always."""
+    """What travels in the place of a payload that cannot: it lies at `path`. And the payload's digest. The same bytes, always."""
     body = payload.encode()
     digest = hashlib.sha256(body).hexdigest()
     why = "with NUL characters, which cannot be carried here" if "\0" in payload else "too many to be carried here"

@@ -37,6 +37,7 @@ __all__ = ["DENIED", "FINE", "Options", "run"]
 
 FINE, DENIED = 0, 2
 _NO_WINDOW = float("inf")  # no thread that syncs: this process does, or the next
+_LAST_WORDS_S = 0.2  # for a line on standard error
 _left_open: list[EventLog] = []  # a handle that is dropped would sync
 _INPUT_BYTES_MAX = 64 << 20  # a PostToolBatch holds the results of all its calls
 
@@ -125,6 +126,7 @@ def run(options: Options, environ: Mapping[str, str], started: float) -> int:
     """Be a hook; the exit code. `started`: of this process, by time.monotonic()."""
     running = Running(options, started)
     try:
+        _streams()
         _alarm(running)
         heard = _hear(running, environ)
         if heard.kind != NOTHING:
@@ -151,10 +153,22 @@ def _note(line: str) -> None:
         write_all(2, one_line(line).encode(errors="replace") + b"\n")
 
 
+def _streams() -> None:
+    """A standard stream that is closed must not become a file of the log: what is written to it would stand there. This one takes nothing,
+    so that a denial that nobody can read fails, too."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)
+
+
 def _alarm(running: Running) -> None:
     """Whatever this process hangs in: after the deadline it is over. Like a kill -9, which every step of the protocol survives."""
 
     def late(_number: int, _frame: object) -> None:
+        signal(SIGALRM, lambda _number, _frame: os._exit(running.code_if_late))  # nobody reads standard error, and it is full
+        setitimer(ITIMER_REAL, _LAST_WORDS_S)
         os._exit(_failed(running, f"no answer in {running.options.deadline_s:g} s"))
 
     signal(SIGALRM, late)
