@@ -137,6 +137,10 @@ class FileSystem:
             return False
         return True
 
+    def unlock_byte(self, fd: int, offset: int) -> None:
+        """Own it no longer, nor does any process that inherited the description."""
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _OFD_LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
+
     def byte_is_locked(self, fd: int, offset: int) -> bool:
         """Does another open file description own this byte?"""
         asked = _OFD_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)

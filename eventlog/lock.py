@@ -131,16 +131,23 @@ class WriterLock:
 class Owner:
     """Proof that its holder lives: freed by `release`, or by the kernel when the process dies. Made by `EventLog.own`."""
 
-    def __init__(self, fs: FileSystem, fd: int) -> None:
-        self._fs, self._fd = fs, fd
+    def __init__(self, fs: FileSystem, fd: int, byte: int) -> None:
+        self._fs, self._fd, self._byte = fs, fd, byte
         forks.watch(self)
 
     def after_fork_in_child(self) -> None:
         # The child's copy of the descriptor would keep the byte owned after its parent died.
-        self.release()
+        self._close()
 
     def release(self) -> None:
-        """Give it up; again is fine."""
+        """Give it up, also for a child process that inherited it; again is fine."""
+        if self._fd >= 0:
+            # Explicit: what a child left running in the background has the descriptor, too, and would own this for as long as it lives.
+            with contextlib.suppress(OSError):
+                self._fs.unlock_byte(self._fd, self._byte)
+        self._close()
+
+    def _close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             let_go(self._fs, fd)
@@ -156,7 +163,7 @@ class Owner:
         self.release()
 
     def __del__(self) -> None:
-        self.release()
+        self._close()
 
 
 def _owner_byte(name: str) -> int:
@@ -183,9 +190,10 @@ def take_owner(fs: FileSystem, dir_fd: int, name: str) -> Owner | None:
     """Own `name`, or None while anybody alive does. A descriptor each: the lock belongs to the open file description."""
     fd = _open_owners(fs, dir_fd, os.O_RDWR | os.O_CREAT)
     try:
-        if fs.lock_byte(fd, _owner_byte(name)):
+        byte = _owner_byte(name)
+        if fs.lock_byte(fd, byte):
             fd, owned = -1, fd
-            return Owner(fs, owned)
+            return Owner(fs, owned, byte)
         return None
     finally:
         let_go(fs, fd)

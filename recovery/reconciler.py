@@ -9,22 +9,30 @@ A program gets the task as one JSON object on stdin ({"intent", "thread", "base"
     {"topology_diverged": "why"}                                           the workspaces are not what was taken for granted
 
 Any other end (exit code, timeout, broken output, an exception) is a failure: the intent stays Reconciling, its calls stay blocked, and the
-next hook tries again. So a reconciler has to be repeatable: it may die anywhere, and may find its own work half done or done.
+next hook tries again. So a reconciler has to be repeatable: it may die anywhere, and may find its own work half done or done. When the
+program ends, or its time is over, what it left running in its process group is ended, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from eventlog.errors import EventLogError
 
 __all__ = ["Diverged", "NeedsPerson", "Reconciled", "Reconciler", "ReconcilerFailed", "SyncTask", "program"]
 
 _OUTPUT_BYTES_MAX = 8 << 20
+_ERRORS_BYTES_MAX = 64 << 10
+_LOOK_S = 0.01
 
 
 class ReconcilerFailed(EventLogError):
@@ -83,23 +91,49 @@ def program(command: Sequence[str], *, timeout_s: float = 60.0, cwd: str | None 
 
     def run(task: SyncTask) -> Outcome:
         text = json.dumps({"intent": task.intent, "thread": task.thread, "base": task.base, "triggers": list(task.triggers)})
-        inherited = (task.owner_fd,) if task.owner_fd >= 0 else ()
-        try:
-            done = subprocess.run(  # noqa: S603  the user's own program, no shell
-                argv, input=text.encode(), capture_output=True, timeout=timeout_s, cwd=cwd, check=False, pass_fds=inherited
-            )
-        except subprocess.TimeoutExpired:
-            raise ReconcilerFailed(f"{argv[0]}: no answer about {task.intent} in {timeout_s} s; it was ended") from None
-        except OSError as error:
-            raise ReconcilerFailed(f"{argv[0]}: cannot be run: {error.strerror}") from error
-        if done.returncode != 0:
-            said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
-            raise ReconcilerFailed(f"{argv[0]}: exit code {done.returncode} for {task.intent}: {said}")
-        if len(done.stdout) > _OUTPUT_BYTES_MAX:
+        # Files, not pipes: what a program leaves running keeps a pipe open, and its answer would never be over.
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(text.encode())
+            given.seek(0)
+            code = _run(argv, (given, out, err), cwd, task, timeout_s)
+            if code != 0:
+                said = " ".join(_read(err, _ERRORS_BYTES_MAX).decode(errors="replace").split())[-300:]
+                raise ReconcilerFailed(f"{argv[0]}: exit code {code} for {task.intent}: {said}")
+            answer = _read(out, _OUTPUT_BYTES_MAX + 1)
+        if len(answer) > _OUTPUT_BYTES_MAX:
             raise ReconcilerFailed(f"{argv[0]}: more than {_OUTPUT_BYTES_MAX} bytes about {task.intent}")
-        return parse(argv[0], done.stdout)
+        return parse(argv[0], answer)
 
     return run
+
+
+def _run(argv: list[str], streams: tuple[IO[bytes], IO[bytes], IO[bytes]], cwd: str | None, task: SyncTask, timeout_s: float) -> int:
+    """Its exit code. When it is over, so is all that it started: nobody but the agent changes files then, or keeps the owner lock."""
+    given, out, err = streams
+    inherited = (task.owner_fd,) if task.owner_fd >= 0 else ()
+    try:
+        process = subprocess.Popen(  # noqa: S603  the user's own program, no shell
+            argv, stdin=given, stdout=out, stderr=err, cwd=cwd, pass_fds=inherited, process_group=0
+        )
+    except OSError as error:
+        raise ReconcilerFailed(f"{argv[0]}: cannot be run: {error.strerror}") from error
+    deadline = time.monotonic() + timeout_s
+    try:
+        # While it is not reaped its pid, and so the name of its group, cannot be given to anybody else.
+        while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() > deadline:
+                raise ReconcilerFailed(f"{argv[0]}: no answer about {task.intent} in {timeout_s:.3g} s; it was ended")
+            time.sleep(_LOOK_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode
+
+
+def _read(file: IO[bytes], length: int) -> bytes:
+    file.seek(0)
+    return file.read(length)
 
 
 def parse(name: str, output: bytes) -> Outcome:

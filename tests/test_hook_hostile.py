@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,3 +162,54 @@ def test_help_is_asked_for_by_a_word_that_is_nobodys_value(claude: Claude) -> No
     claude.prompt("p1")
     claude.change()
     assert claude.pre("t1") is not None
+
+
+# ------------------------------------------------------------------- what a reconciler leaves behind
+
+SETSID = f"{sys.executable} -c 'import os, time; os.setsid(); time.sleep(600)'"
+LEFTOVERS = {
+    "of a hanging one": "trap '' TERM\nsleep 600 &\necho $! >>PIDS\nsleep 600\n",
+    "a daemon of a hanging one": f"{SETSID} &\necho $! >>PIDS\nsleep 600\n",
+    "a daemon of a failing one": f"{SETSID} &\necho $! >>PIDS\nsleep 0.3\nexit 1\n",
+}
+
+
+@pytest.mark.parametrize("what", LEFTOVERS)
+def test_what_a_reconciler_leaves_behind_does_not_keep_the_next_one_out(claude: Claude, tmp_path: Path, what: str) -> None:
+    pids = tmp_path / "pids"
+    script = tmp_path / "reconcile.sh"
+    script.write_text("#!/bin/sh\n" + LEFTOVERS[what].replace("PIDS", str(pids)))
+    script.chmod(0o700)
+    claude.options = ["--deadline", "3"]
+    good, claude.reconciler = claude.reconciler, str(script)
+    claude.prompt("p1")
+    claude.change()
+    try:
+        assert find_payload(claude.pre("t1") or "") == {}
+        if "daemon" not in what:
+            assert not running(int(pids.read_text()))
+        claude.options, claude.reconciler = [], good
+        assert find_payload(claude.pre("t2") or "") != {}
+    finally:
+        for pid in pids.read_text().split():
+            if running(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_reconciler_that_has_answered_is_not_waited_for(claude: Claude, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = tmp_path / "reconcile.sh"
+    script.write_text(f"#!/bin/sh\nsleep 600 &\necho $! >{pid}\nexec {claude.reconciler}\n")
+    script.chmod(0o700)
+    claude.options, claude.reconciler = ["--deadline", "20"], str(script)
+    claude.prompt("p1")
+    claude.change()
+    assert find_payload(claude.pre("t1") or "") != {}
+    assert not running(int(pid.read_text()))
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

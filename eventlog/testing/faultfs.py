@@ -15,9 +15,9 @@ from eventlog.testing.tracked import Buffer, TrackedFileSystem
 
 CALLS = (
     "open", "close", "pread", "pwrite", "fdatasync", "fsync", "flock", "fstat", "fchmod", "fallocate", "ftruncate",
-    "rename", "unlink", "mkdir", "listdir", "lstat", "drop_cache", "lock_byte", "byte_is_locked",
+    "rename", "unlink", "mkdir", "listdir", "lstat", "drop_cache", "lock_byte", "unlock_byte", "byte_is_locked",
 )  # fmt: skip
-_NEVER_ASKS_THE_DISK = {"close", "flock", "fstat", "lock_byte", "byte_is_locked"}
+_NEVER_ASKS_THE_DISK = {"close", "flock", "fstat", "lock_byte", "unlock_byte", "byte_is_locked"}
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOLCK, errno.EROFS)
 
 

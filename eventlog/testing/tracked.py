@@ -191,6 +191,11 @@ class TrackedFileSystem(FileSystem):
             self._enter("lock_byte")
             return REAL.lock_byte(fd, offset)
 
+    def unlock_byte(self, fd: int, offset: int) -> None:
+        with self._one_at_a_time:
+            self._enter("unlock_byte")
+            REAL.unlock_byte(fd, offset)
+
     def byte_is_locked(self, fd: int, offset: int) -> bool:
         with self._one_at_a_time:
             self._enter("byte_is_locked")
