@@ -339,4 +339,4 @@ def _load_chain(shown: dict[str, Any]) -> Chain:
     return Chain(**{**shown, "open": batch, "closed": closed})
 
 
-DELIVERIES: Projection[DeliveriesState] = Projection("deliveries", 1, DeliveriesState(), HANDLERS, _dump, _load)
+DELIVERIES: Projection[DeliveriesState] = Projection("deliveries", 2, DeliveriesState(), HANDLERS, _dump, _load)

@@ -17,6 +17,7 @@
 | delivery.accepted       | intent | incarnation, startup_id; prompt: the handshake                                                       |
 | delivery.acknowledged   | intent | incarnation, evidence (later_turn, startup_echo), turn, call, recovered, delivered_ns                |
 | incarnation.started     | thread | incarnation, process, session, capabilities                                                          |
+| incarnation.session     | thread | incarnation, session: the same process, in another conversation                                      |
 | incarnation.retired     | thread | incarnation, reason, barred (its process may not come back)                                          |
 | batch.admitted          | thread | incarnation, chain, turn, batch, call, decision (pass, block), intent, prompt                        |
 | batch.returned          | thread | incarnation, chain, call                                                                             |
@@ -58,6 +59,7 @@ __all__ = [
     "RESTART_BOUND",
     "RETIRED",
     "RETURNED",
+    "SESSION",
     "STARTED",
     "STOPPED",
     "SUPERSEDED",
@@ -80,6 +82,7 @@ RESTART_BOUND: Final = "delivery.restart_bound"
 ACCEPTED: Final = "delivery.accepted"
 ACKNOWLEDGED: Final = "delivery.acknowledged"
 STARTED: Final = "incarnation.started"
+SESSION: Final = "incarnation.session"
 RETIRED: Final = "incarnation.retired"
 ADMITTED: Final = "batch.admitted"
 RETURNED: Final = "batch.returned"
@@ -177,6 +180,11 @@ def acknowledged(
 def started(thread: str, *, incarnation: str, process: str, session: str | None, capabilities: Sequence[str]) -> Event:
     """A process of the thread is this incarnation now. `capabilities`: what its harness can prove."""
     return _event(STARTED, thread, incarnation=incarnation, process=process, session=session, capabilities=sorted(capabilities))
+
+
+def session(thread: str, *, incarnation: str, session: str) -> Event:
+    """The process went on in another conversation (/clear, /resume): a replacement has to come back to that one."""
+    return Event(SESSION, {"incarnation": incarnation, "session": session}, thread)
 
 
 def retired(thread: str, *, incarnation: str, reason: str, barred: bool) -> Event:

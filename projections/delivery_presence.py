@@ -53,6 +53,15 @@ def _on_started(state: DeliveriesState, event: Recorded) -> DeliveriesState:
     return state
 
 
+def _on_session(state: DeliveriesState, event: Recorded) -> DeliveriesState:
+    known = live_incarnation(state, event, event.data["incarnation"])
+    if known.thread != event.stream:
+        raise ImpossibleTransition(f"incarnation.session of {known.id!r}, which is of the thread {known.thread!r}")
+    state.incarnations[known.id] = replace(known, session=event.data["session"])
+    state.seq = event.seq
+    return state
+
+
 def _on_retired(state: DeliveriesState, event: Recorded) -> DeliveriesState:
     data = event.data
     known = state.incarnations.get(data["incarnation"])
@@ -190,6 +199,7 @@ def _on_stopped(state: DeliveriesState, event: Recorded) -> DeliveriesState:
 
 HANDLERS: dict[str, Handler[DeliveriesState]] = {
     ev.STARTED: _on_started,
+    ev.SESSION: _on_session,
     ev.RETIRED: _on_retired,
     ev.ADMITTED: _on_admitted,
     ev.RETURNED: _on_returned,

@@ -77,6 +77,8 @@ def arrive(draft: Draft, caller: Caller, *, adopt: bool) -> FailClosed | None:
     """
     live = draft.live
     if live is not None and live.process == caller.process:
+        if caller.chain == MAIN and caller.session is not None and caller.session != live.session:
+            draft.emit(ev.session(draft.name, incarnation=live.id, session=caller.session))
         proof = draft.active.proof if draft.active is not None else None
         if not isinstance(proof, RestartStartup) or proof.accepted_ns is not None:
             return None

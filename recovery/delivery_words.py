@@ -161,7 +161,7 @@ class Refused:
 
 # These lose nothing when a power cut takes them: the process that they are about is gone then too, and what was acknowledged is
 # delivered once more.
-_CHEAP = frozenset({ev.ADMITTED, ev.RETURNED, ev.BATCH_COMPLETED, ev.PROMPTED, ev.STOPPED, ev.STARTED, ev.ACKNOWLEDGED})
+_CHEAP = frozenset({ev.ADMITTED, ev.RETURNED, ev.BATCH_COMPLETED, ev.PROMPTED, ev.STOPPED, ev.STARTED, ev.SESSION, ev.ACKNOWLEDGED})
 
 
 @dataclass(frozen=True, slots=True)

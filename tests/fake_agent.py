@@ -11,7 +11,8 @@ conversation, of one that is resumed, of a new one with a startup delivery. Its 
     ID.json           a conversation; `--resume` of one that is not there fails as the real one does
 
 Acts: ["calls", [id, …]] one model turn; ["interrupted", [id, …]] the same, cut short by the user: no results, no batch; ["prompt", text];
-["stop"] a model turn without a call; ["forget"] the transcript was never written; ["sleep", s]; ["exit", code]; ["kill"] SIGKILL;
+["stop"] a model turn without a call; ["forget"] the transcript was never written; ["clear"] a new conversation in this
+process; ["sleep", s]; ["exit", code]; ["kill"] SIGKILL;
 ["stubborn"] SIGTERM is ignored, also by a tool that it leaves running; ["say", text]; ["terminal"] says whether the terminal is ours;
 ["raw"] leaves it raw.
 """
@@ -147,6 +148,11 @@ class Agent:
         elif name == "forget":
             self.forgetful = True
             self.transcript.unlink(missing_ok=True)
+        elif name == "clear":
+            self.hook("SessionEnd", reason="clear")
+            self.session, self.texts = str(uuid.uuid4()), []
+            self.transcript = HOME / f"{self.session}.json"
+            self.hook("SessionStart", source="clear")
         elif name == "sleep":
             time.sleep(args[0])
         elif name == "exit":

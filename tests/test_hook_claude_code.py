@@ -232,6 +232,24 @@ def test_a_context_that_was_rewritten_has_lost_it(claude: Claude, event: str) ->
     assert claude.intent().state is SyncState.ACKNOWLEDGED
 
 
+@pytest.mark.parametrize("reason", ["clear", "resume"])
+def test_the_log_knows_which_conversation_the_process_is_in(claude: Claude, reason: str) -> None:
+    claude.prompt("p1")
+    live = claude.state.threads["web"].live
+    claude.hook("SessionEnd", reason=reason)
+    claude.session = "another-0000"
+    claude.hook("SessionStart", source=reason)
+    assert claude.state.threads["web"].live == live
+    assert claude.state.incarnations[live or ""].session == "another-0000"
+    claude.session = "third-0000"  # the hook of its start was lost
+    claude.hook("SessionStart", source="startup", agent_id="sub")
+    assert claude.state.incarnations[live or ""].session == "another-0000"
+    claude.prompt("p2")
+    assert claude.state.incarnations[live or ""].session == "third-0000"
+    assert claude.turn("t1") == [None]
+    assert claude.types().count("incarnation.session") == 2
+
+
 def test_killed_at_every_point_of_a_delivery_nothing_is_lost_and_nothing_is_claimed(tmp_path: Path) -> None:
     (tmp_path / "look").mkdir()
     with Claude(tmp_path / "look") as look:

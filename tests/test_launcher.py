@@ -28,6 +28,7 @@ from eventlog.recovery.harness import FakeHarness, find_payload, find_startup
 from eventlog.recovery.harness import launch as do
 from eventlog.recovery.harness.agent_process import alive
 from eventlog.recovery.harness.commandline import BadCommand, parse
+from eventlog.recovery.harness.heard import SESSION_ENDED
 from eventlog.recovery.harness.process import process_key
 from eventlog.recovery.launcher import GO_ON
 from eventlog.testing import record_points, run_child
@@ -144,7 +145,7 @@ def test_a_session_that_is_over_is_left_to_end_by_itself(log: EventLog) -> None:
     desk, _ = blocked(log)
     live = desk.state.threads["web"].live
     assert live is not None
-    desk.retire_incarnation("web", live, do.SESSION_ENDED)
+    desk.retire_incarnation("web", live, SESSION_ENDED)
     assert startup(desk)
     assert ask(desk, attempt=do.Attempt("own", None)) == do.Stay()
     assert isinstance(ask(desk, attempt=do.Attempt("own", None), ended=do.Ended(0)), do.Leave)
@@ -397,6 +398,17 @@ def test_the_replacement_resumes_the_conversation_with_the_payload_as_its_first_
     assert last["texts"][0] == "do it"
     assert [one["call"].partition("-")[0] for one in world.lines("ran.jsonl")] == ["x"]
     assert "ending the agent" in done.stderr
+
+
+def test_the_replacement_comes_back_to_the_conversation_that_the_user_went_on_to(world: World) -> None:
+    world.script([["clear"], ["prompt", "another thing"], *INTERRUPTED])
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    world.check()
+    first, last = world.lines("requests.jsonl")[0], world.lines("requests.jsonl")[-1]
+    assert first["pid"] != last["pid"]
+    assert first["session"] == last["session"]
+    assert last["texts"][0] == "another thing"
 
 
 def test_a_conversation_that_was_never_written_begins_anew_with_the_prompt_of_then(world: World) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "PROMPT",
     "RETURNED",
     "REWRITTEN",
+    "SESSION_ENDED",
     "STARTED",
     "STOP",
     "Heard",
@@ -38,6 +39,8 @@ ENDED = "ended"
 NOTHING = "nothing"
 """Something that says nothing about a delivery."""
 
+SESSION_ENDED = "its session ended"
+"""Why an ENDED retires an incarnation; a launcher reads it."""
 _WORD_MAX = 512  # characters of an id
 
 

@@ -20,9 +20,9 @@ from typing import Literal
 
 from eventlog.projections.delivery_words import DeliveriesState, RestartStartup, SyncIntent
 from eventlog.recovery.delivery_steps import claimed_by, loud
+from eventlog.recovery.harness.heard import SESSION_ENDED
 
 __all__ = [
-    "SESSION_ENDED",
     "Attempt",
     "Bind",
     "End",
@@ -41,8 +41,6 @@ Way = Literal["own", "resume", "anew"]
 _USER_ENDED = frozenset({-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGQUIT, 128 + signal.SIGINT})
 _NOT_STARTED = frozenset({126, 127})
 LOUD, BUSY = 1, 4
-SESSION_ENDED = "its session ended"
-"""Why a SessionEnd hook retires an incarnation."""
 
 
 @dataclass(frozen=True, slots=True)

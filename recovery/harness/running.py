@@ -23,7 +23,20 @@ from eventlog.light import TYPE_CHECKING, Protocol
 from eventlog.log import EventLog
 from eventlog.recovery.delivery_words import Block, FailClosed, PassThrough
 from eventlog.recovery.desk import Deliveries
-from eventlog.recovery.harness.heard import BATCH, CALL, ENDED, NOTHING, PROMPT, RETURNED, REWRITTEN, STARTED, STOP, Heard, NotUnderstood
+from eventlog.recovery.harness.heard import (
+    BATCH,
+    CALL,
+    ENDED,
+    NOTHING,
+    PROMPT,
+    RETURNED,
+    REWRITTEN,
+    SESSION_ENDED,
+    STARTED,
+    STOP,
+    Heard,
+    NotUnderstood,
+)
 from eventlog.recovery.harness.process import NoProcess, process_key
 
 if TYPE_CHECKING:
@@ -265,7 +278,7 @@ def _ended(adapter: Adapter, heard: Heard) -> None:
     state = deliveries.state
     thread = state.threads.get(caller.thread)
     if thread is not None and thread.live is not None and state.incarnations[thread.live].process == caller.process:
-        deliveries.retire_incarnation(caller.thread, thread.live, "its session ended")
+        deliveries.retire_incarnation(caller.thread, thread.live, SESSION_ENDED)
 
 
 _TELL: dict[str, Callable[[Adapter, Heard], object]] = {
