@@ -159,6 +159,11 @@ def test_for_any_settings(found: dict[str, Any]) -> None:
         ("[]", "not a JSON object"),
         ("// a comment\n{}", "line 1, column 1"),
         ('{"hooks": []}', "hooks is no object"),
+        ('{"a": 1e400}', "number 1e400 is too large"),
+        ('{"a": NaN}', "NaN is no JSON"),
+        ('{"a": -Infinity}', "-Infinity is no JSON"),
+        (f'{{"a": {"9" * 5000}}}', "thousands of digits"),
+        (f'{{"a": {"[" * 50_000}', "nested too deeply"),
         ('{"hooks": {"Stop": {}}}', "hooks.Stop is no list"),
         ('{"hooks": {"Stop": [{"command": "a"}]}}', r"hooks.Stop\[0\] is no object with a list"),
     ],
@@ -169,6 +174,32 @@ def test_what_cannot_be_read_is_refused_with_its_place(text: str, told: str) -> 
 
 
 # ------------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize("indent", [2, 4, "\t"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_in_and_out_again_leaves_the_file_byte_for_byte(tmp_path: Path, indent: Any, line_end: str, mark: str, end: str) -> None:
+    path = tmp_path / "settings.json"
+    body = (mark + (json.dumps(OTHERS, indent=indent, ensure_ascii=False) + end).replace("\n", line_end)).encode()
+    path.write_bytes(body)
+    assert install(path, "--yes").exit_code == 0
+    written = path.read_bytes()
+    assert written.startswith(mark.encode())
+    assert written.count(b"\r\n") == (written.count(b"\n") if line_end == "\r\n" else 0)
+    assert run("hook", "uninstall", "claude-code", "--settings", path, "--yes").exit_code == 0
+    assert path.read_bytes() == body
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for somebody else")
+def test_a_file_that_root_changes_stays_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(OTHERS))
+    os.chown(path, 1234, 1235)
+    assert install(path, "--yes").exit_code == 0
+    for one in (path, *tmp_path.glob("settings.json.before-eventlog-*")):
+        assert (one.stat().st_uid, one.stat().st_gid) == (1234, 1235)
 
 
 def test_install_shows_the_change_keeps_a_copy_and_again_is_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import re
 import shlex
@@ -37,6 +38,7 @@ __all__ = [
 
 Harness = Literal["claude-code", "codex"]
 CALL = "PreToolUse"
+_BOM = "\ufeff"
 
 
 class BadSettings(EventLogError):
@@ -134,12 +136,23 @@ def loads(text: str, name: str) -> dict[str, Any]:
             raise BadSettings(f"{name}: the key {twice!r} is there twice in one object; remove one of them")
         return found
 
+    def finite(number: str) -> float:
+        if math.isinf(value := float(number)):
+            raise BadSettings(f"{name}: the number {number:.40} is too large to be written again; mend that first")
+        return value
+
+    def constant(word: str) -> None:
+        raise BadSettings(f"{name}: {word} is no JSON; mend that first")
+
+    text = text.removeprefix(_BOM)
     if not text.strip():
         return {}
     try:
-        found: Any = json.loads(text, object_pairs_hook=unique)
+        found: Any = json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise BadSettings(f"{name}: line {error.lineno}, column {error.colno}: no JSON ({error.msg}); mend that first") from None
+    except (ValueError, RecursionError):
+        raise BadSettings(f"{name}: nested too deeply, or a number with thousands of digits; mend that first") from None
     if not isinstance(found, dict):
         raise BadSettings(f"{name}: line 1, column 1: not a JSON object")
     list(_groups(found, name))
@@ -147,12 +160,13 @@ def loads(text: str, name: str) -> dict[str, Any]:
 
 
 def dumps(settings: dict[str, Any], like: str) -> str:
-    """The settings as text, indented as the text was that they came from."""
-    indent = re.match(r"\s*\{\s*?\n([ \t]+)\"", like)
+    """The settings as text, with the indentation, the line ends and the byte order mark of the text that they came from."""
+    indent = re.match(r"\ufeff?\s*\{\s*?\n([ \t]+)\"", like)
     said = json.dumps(settings, indent=indent[1] if indent else 2, ensure_ascii=False)
     if not _is_unicode(said):
         said = json.dumps(settings, indent=indent[1] if indent else 2)
-    return said + ("" if like and not like.endswith("\n") else "\n")
+    said += "" if like and not like.endswith("\n") else "\n"
+    return _BOM * like.startswith(_BOM) + (said.replace("\n", "\r\n") if "\r\n" in like else said)
 
 
 def _is_unicode(text: str) -> bool:

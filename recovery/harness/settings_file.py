@@ -27,6 +27,7 @@ class SettingsFile:
     path: Path
     text: str | None
     mode: int = 0o600
+    owner: tuple[int, int] | None = None
 
 
 def read(path: str | os.PathLike[str]) -> SettingsFile:
@@ -36,15 +37,16 @@ def read(path: str | os.PathLike[str]) -> SettingsFile:
         fd = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
         return SettingsFile(real, None)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise BadSettings(f"{real}: not a plain file")
     with open(fd, "rb") as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadSettings(f"{real}: not a plain file")
         body = file.read(_BYTES_MAX + 1)
     if len(body) > _BYTES_MAX:
         raise BadSettings(f"{real}: over {_BYTES_MAX} bytes; this is no settings file")
     try:
-        return SettingsFile(real, body.decode(), stat.S_IMODE(status.st_mode))
+        return SettingsFile(real, body.decode(), stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
     except UnicodeDecodeError as error:
         line = body.count(b"\n", 0, error.start) + 1
         raise BadSettings(f"{real}: line {line}: not UTF-8 at byte {error.start}") from None
@@ -60,7 +62,7 @@ def replace(file: SettingsFile, text: str) -> Path | None:
     with contextlib.suppress(FileNotFoundError):
         scratch.unlink()  # of a process with our pid that died
     try:
-        _create(scratch, text.encode(), file.mode)
+        _create(scratch, text.encode(), file.mode, file.owner)
         if read(file.path).text != file.text:
             raise BadSettings(f"{file.path}: changed while this command ran; nothing was written: run it again")
         kept = _keep(file)
@@ -80,7 +82,7 @@ def _keep(file: SettingsFile) -> Path | None:
     for number in range(1, _COPIES_MAX):
         path = file.path.with_name(f"{file.path.name}.before-eventlog-{number}")
         try:
-            _create(path, file.text.encode(), 0o600)
+            _create(path, file.text.encode(), 0o600, file.owner)
         except FileExistsError:
             continue
         _sync_directory(path.parent)
@@ -88,12 +90,15 @@ def _keep(file: SettingsFile) -> Path | None:
     raise BadSettings(f"{file.path}: {_COPIES_MAX - 1} copies of it are there; remove some")
 
 
-def _create(path: Path, body: bytes, mode: int) -> None:
-    """A new file, on disk when this returns. Raises FileExistsError."""
+def _create(path: Path, body: bytes, mode: int, owner: tuple[int, int] | None) -> None:
+    """A new file, on disk when this returns. Raises FileExistsError. `owner`: root writes for whom the file belongs to."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(fd, "wb") as file:
         file.write(body)
         file.flush()
+        if owner is not None:
+            with contextlib.suppress(PermissionError):
+                os.fchown(fd, *owner)
         os.fchmod(fd, mode)
         os.fsync(fd)
 
