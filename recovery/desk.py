@@ -211,7 +211,7 @@ class Deliveries:
 
     def _reconcile(self, intent: SyncIntent) -> bool:
         """Run the reconciler, if nobody alive does. False: somebody does. The block is durable already."""
-        from eventlog.recovery.reconciler import Diverged, NeedsPerson, ReconcilerFailed, SyncTask
+        from eventlog.recovery.reconciler import Diverged, NeedsPerson, ReconcilerFailed, SyncTask, fault
 
         if self.reconciler is None:
             raise ReconcilerFailed(f"{intent.id} has to be reconciled, and this hook has no reconciler")
@@ -231,6 +231,8 @@ class Deliveries:
                 except Exception as error:
                     raise ReconcilerFailed(f"the reconciler failed for {now.id}: {type(error).__name__}: {error}") from error
                 crashpoints.reach("after-reconciler")
+                if (why := fault(result)) is not None:
+                    raise ReconcilerFailed(f"the reconciler's answer for {now.id} cannot be recorded: {why}")
                 done: Done | Refused
                 if isinstance(result, NeedsPerson):
                     done = self.recovery_required(now.id, result.reason, result.copy)

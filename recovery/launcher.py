@@ -98,7 +98,8 @@ class Launcher:
             step = do.next_step(self.desk.state, self.thread, replace(self._seen, told=self._told))
             if isinstance(step, do.Leave):
                 if step.note:
-                    self.say(step.note.replace(" LOG", f" {shlex.quote(os.fsdecode(self.log.path))}", 1))
+                    path = shlex.quote(os.fsdecode(self.log.path))
+                    self.say(f" {path}".join(step.note.rsplit(" LOG", 1)))  # the last: a reason comes before, in whatever words
                 crashpoints.reach("launcher-before-leave")
                 return step.code
             if isinstance(step, do.Stay):

@@ -23,6 +23,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -80,6 +81,25 @@ class Diverged:
 
 
 Outcome = Reconciled | NeedsPerson | Diverged
+
+
+def fault(outcome: object) -> str | None:
+    """Why this cannot be recorded: it lacks something, or holds what is no text. None when it can."""
+    if not isinstance(outcome, (Reconciled, NeedsPerson, Diverged)):
+        return f"it is {type(outcome).__name__}, and has to be Reconciled, NeedsPerson or Diverged"
+    fields = {one.name: getattr(outcome, one.name) for one in dataclass_fields(outcome)}
+    for name, value in fields.items():
+        if value is None and name == "copy":
+            continue
+        if not isinstance(value, str) or not value:
+            return f"its {name} is {value!r:.40}, and has to be a text"
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return f"its {name} has a lone surrogate at character {error.start}, which no text holds"
+    return None
+
+
 Reconciler = Callable[[SyncTask], Outcome]
 
 
@@ -140,7 +160,7 @@ def parse(name: str, output: bytes) -> Outcome:
     """Read what a program printed. Raises ReconcilerFailed."""
     try:
         answer: Any = json.loads(output)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ReconcilerFailed(f"{name}: standard output is not one JSON object") from None
     if not isinstance(answer, dict):
         raise ReconcilerFailed(f"{name}: standard output is not one JSON object")

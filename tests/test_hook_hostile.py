@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eventlog import EventLog
 from eventlog.projections import SyncState
-from eventlog.recovery import Caller, Deliveries
+from eventlog.recovery import Caller, Deliveries, FailClosed, Reconciled
 from eventlog.recovery.harness import Carrier, find_payload, find_startup, frame, frame_startup
 from eventlog.recovery.harness.commandline import ARGUMENT_BYTES_MAX
 
@@ -206,6 +207,46 @@ def test_a_reconciler_that_has_answered_is_not_waited_for(claude: Claude, tmp_pa
     claude.change()
     assert find_payload(claude.pre("t1") or "") != {}
     assert not running(int(pid.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"payload": "\ud800"}, "its payload has a lone surrogate"),
+        ({"recovery_required": "a\ud800"}, "its reason has a lone surrogate at character 1"),
+        ({"topology_diverged": "x", "copy": "\ud800"}, "topology_diverged"),
+    ],
+)
+def test_an_answer_that_cannot_be_recorded_is_the_reconcilers_failure(
+    claude: Claude, tmp_path: Path, answer: dict[str, str], told: str
+) -> None:
+    text = json.dumps({"operation": "o", "commit": "c", "anchor": "a", **answer})
+    (tmp_path / "reconcile.py").write_text(f"print({text!r})")
+    claude.prompt("p1")
+    claude.change()
+    denial = claude.pre("t1") or ""
+    assert told in denial
+    assert f" {claude.log} " in denial
+
+
+@pytest.mark.parametrize("payload", ["", "\ud800", None, 5])
+def test_a_reconciler_in_python_that_answers_nonsense_lets_nothing_through(tmp_path: Path, payload: Any) -> None:
+    with EventLog.open(tmp_path / "log") as log:
+        desk = Deliveries(log, lambda task: Reconciled("op", "c", payload, "a"))
+        desk.detect("web", base="b", triggers=["op"])
+        answer = desk.admit(Caller("web", "1:1"), "t1")
+        assert isinstance(answer, FailClosed)
+        assert "its payload" in answer.reason
+        assert desk.state.intents["web#1"].state is SyncState.RECONCILING
+
+
+def test_a_reconciler_in_python_that_forgets_its_answer(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log") as log:
+        desk = Deliveries(log, lambda task: None)  # type: ignore[arg-type,return-value]
+        desk.detect("web", base="b", triggers=["op"])
+        answer = desk.admit(Caller("web", "1:1"), "t1")
+        assert isinstance(answer, FailClosed)
+        assert "NoneType" in answer.reason
 
 
 def running(pid: int) -> bool:
