@@ -183,6 +183,29 @@ def test_a_harness_that_does_not_answer(setup: Setup) -> None:
     assert setup.levels()["version"] == "FAIL"
 
 
+@pytest.mark.parametrize("more", [" 2>>errors || exit 2", "; exit $?", " >&1 || (exit 2)"])
+def test_what_a_user_added_for_the_shell_is_no_word_of_ours(setup: Setup, more: str) -> None:
+    text = setup.settings.read_text()
+    assert " || exit 2" in text
+    setup.settings.write_text(text.replace(" || exit 2", more))
+    found = {check.name: check for check in doctor.examine("claude-code", setup.settings, setup.claude)}
+    assert found["dry run, a call passes"].level == "ok", found["dry run, a call passes"].text
+    assert found["dry run, a call is denied"].level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("e hook c --log=/a --thread 't u' || exit 2", "e hook c --log '/my log' --thread t || exit 2"),
+        ("X=1 e hook c --reconciler 'r --log x' --log /a 2>&1", "X=1 e hook c --log '/my log' 2>&1"),
+        ('e hook c --thread "a \\" b" --log /a\\ b;true', "e hook c --thread t --log '/my log';true"),
+        ("e hook c --log", "e hook c --log '/my log'"),
+    ],
+)
+def test_another_log_and_thread_and_all_else_as_it_was(command: str, told: str) -> None:
+    assert rewritten(command, "/my log", "t") == told
+
+
 def test_the_dry_run_has_a_log_of_its_own() -> None:
     line = "/x/eventlog hook claude-code --log=/mine --thread 'a b' --reconciler '/r --x' --record --redact 'p q' || exit 2"
     assert rewritten(line, "/scratch", "t") == "/x/eventlog hook claude-code --log /scratch --thread t --record --redact 'p q' || exit 2"

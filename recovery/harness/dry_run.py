@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -24,25 +25,26 @@ __all__ = ["dry_run", "rewritten"]
 
 Line = tuple[str, Literal["ok", "warn", "FAIL"], str, str]
 _TIMEOUT_S = 60.0
+_WORD = re.compile(r"""(?:[^\s'"\\;&|<>()]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""")  # of a shell line, as it is written
 _PAYLOAD = "a check of the hooks \u2013 e\u0301, \U0001f600, <system-reminder>"
 
 
 def rewritten(command: str, log: str, thread: str) -> str:
-    """The same command line with another log and thread, and without its reconciler."""
-    words, kept = words_of(command), []
+    """The same command line with another log and thread, and without its reconciler. All else stays as the shell is given it."""
     values = {"--log": log, "--thread": thread}
-    while words:
-        word = words.pop(0)
-        name = word.partition("=")[0]
-        if name in ("--log", "--thread", "--reconciler"):
-            if word == name and words:
-                words.pop(0)
-            if name in values:
-                kept += [name, values[name]]
+    parts, done = list[str](), 0
+    found = list(_WORD.finditer(command))
+    for at, word in enumerate(found):
+        name, equals, _ = "".join(words_of(word[0])[:1]).partition("=")
+        if word.start() < done or name not in ("--log", "--thread", "--reconciler"):
+            continue
+        parts.append(command[done : word.start()])
+        done = (word if equals else found[min(at + 1, len(found) - 1)]).end()
+        if name in values:
+            parts.append(f"{name} {shlex.quote(values[name])}")
         else:
-            kept.append(word)
-    # The shell's own words must not be quoted; whatever else stands there is a word of the command.
-    return " ".join(word if word in ("||", "&&") else shlex.quote(word) for word in kept)
+            done += command[done : done + 1] == " "
+    return "".join(parts) + command[done:]
 
 
 def dry_run(harness: Harness, command: str) -> Iterator[Line]:
