@@ -458,6 +458,15 @@ def test_a_crashed_agent_with_an_unproved_delivery_is_replaced(world: World) -> 
     world.check()
 
 
+def test_what_a_crashed_agent_left_running_is_ended_before_its_replacement(world: World) -> None:
+    world.script([["stubborn"], ["calls", ["a"]], ["kill"]])
+    done = world.run()
+    assert done.returncode == 0, done.stderr
+    world.check()
+    [tool] = world.lines("tools.jsonl")
+    assert not running(tool["pid"])
+
+
 def test_attempts_are_bounded_then_only_a_person_goes_on(world: World) -> None:
     world.script(INTERRUPTED)
     world.claude.write_text(

@@ -19,6 +19,7 @@ __all__ = ["AgentProcess", "alive"]
 
 _TETHER = str(Path(__file__).resolve().with_name("tether.py"))
 _LOOK_S = 0.02
+_ASKED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
 
 def alive(process: str | None) -> bool:
@@ -49,6 +50,8 @@ class AgentProcess:
     def look(self) -> int | None:
         """Its code once it has ended (-9: by SIGKILL), None before. If it was stopped, we stop with it, and continue it when we are."""
         if self.code is None:
+            if self._has_crashed():
+                self.send(signal.SIGKILL)  # its tools would go on to change files beside a replacement
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
             if pid and os.WIFSTOPPED(status):
                 if self._terminal or self._told_to_stop:  # else somebody stopped it, who can also continue it
@@ -79,6 +82,11 @@ class AgentProcess:
             self._gone(os.waitstatus_to_exitcode(status))
         assert self.code is not None
         return self.code
+
+    def _has_crashed(self) -> bool:
+        """Ended by a signal that no user sends, and not reaped."""
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return found is not None and found.si_code in (os.CLD_KILLED, os.CLD_DUMPED) and found.si_status not in _ASKED
 
     def _is_zombie(self) -> bool:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
