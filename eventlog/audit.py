@@ -110,7 +110,7 @@ def _walk(
     progress: Callable[[int, int], None] | None,
 ) -> Audit:
     fs = directory.fs
-    mark = _mark(watermark)
+    mark, damage = _mark(watermark)
     if mark is not None:  # what a live writer begins while we read is not looked at
         numbers = [number for number in numbers if number <= mark.number]
     sizes = {n: fs.lstat(name_of(n), dir_fd=directory.segments_fd).st_size for n in numbers}
@@ -130,17 +130,21 @@ def _walk(
         head_hash = reader.digest(head, mark)
     if expect is not None:
         _expect(reader, tally, mark or Mark(numbers[-1] if numbers else 0, 0, due), head, expect)
+    if damage is not None and not tally.problems:  # what the writers had confirmed is gone without a trace in the bytes themselves
+        tally.found(damage.segment, damage.offset, damage.seq, "the disk had confirmed bytes behind this place, and nothing is there")
     total = sum(sizes.values())
     return Audit(not tally.problems, len(numbers), tally.commits, tally.events, total, head, head_hash, torn, tally.problems)
 
 
-def _mark(watermark: Watermark) -> Mark | None:
-    """How far the log goes; None when its end is so damaged that this must be found by walking."""
+def _mark(watermark: Watermark) -> tuple[Mark | None, Corrupt | None]:
+    """How far the log goes; no mark, and perhaps the damage, when its end is so damaged that this must be found by walking."""
     try:
         mark = watermark.seen()
     except EventLogError:
-        return None
-    return None if mark.damage is not None else mark
+        return None, None
+    if mark.damage is not None:
+        return None, mark.damage if isinstance(mark.damage, Corrupt) else None
+    return mark, None
 
 
 def _segment(directory: Directory, tally: _Tally, number: int, mark: Mark | None, last: bool, hash_before: bytes) -> tuple[int, bytes, int]:

@@ -32,6 +32,7 @@ COMMITS_LEAST = 16  # in a smaller segment, walking is as quick
 SEEK_BYTES = 64 << 10
 EVERYWHERE = 4  # what is in a quarter of the commits or more gets no list: reading them all is quicker
 _HEADER = Struct("<8xI4xQ8xqIIQQ")  # of a frame: length, first seq, time, events, kind, masks
+_integers, _bits = frozenset({int}).issuperset, frozenset(range(64)).issuperset
 SIZE_MAX = 8 << 32  # offsets are stored in 32 bits, divided by 8
 
 
@@ -170,20 +171,34 @@ def parse(body: bytes) -> Index | None:
     """The inverse of `pack`; None for anything else. The lists stay packed: a reader wants one or two of them."""
     try:
         value: Any = loads(body)
-        types = {int(bit): a2b_base64(text) for bit, text in value["types"].items()}
-        streams = {int(bit): a2b_base64(text) for bit, text in value["streams"].items()}
-        seeks = [(int(seq), int(offset)) for seq, offset in value["seeks"]]
-        oldest, newest = map(int, value["times"])
-        everywhere_types, everywhere_streams = map(int, value["everywhere"])
-        return Index(
-            int(value["commits"]), int(value["events"]), oldest, newest, seeks, types, streams, (everywhere_types, everywhere_streams)
-        )
+        commits, events, (oldest, newest), seeks = value["commits"], value["events"], value["times"], [(*pair,) for pair in value["seeks"]]
+        everywhere_types, everywhere_streams = value["everywhere"]
+        types, streams = _lists(value["types"]), _lists(value["streams"])
+        numbers = [commits, events, oldest, newest, everywhere_types, everywhere_streams, *chain.from_iterable(seeks)]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+    if not _integers(map(type, numbers)) or not COMMITS_LEAST <= commits <= events or not _rising(seeks):
+        return None
+    return Index(commits, events, oldest, newest, seeks, types, streams, (everywhere_types, everywhere_streams))
 
 
-def load(directory: Directory, fd: int, size: int, salt: int) -> Index | None:
-    """The index of a sealed segment, found through its seal; None if it has none (a small segment, or one of an early version)."""
+def _lists(texts: dict[str, str]) -> dict[int, bytes]:
+    """Raises ValueError, and what it raises for other values, for whatever is no bit or no list."""
+    lists = {int(bit): a2b_base64(text, strict_mode=True) for bit, text in texts.items()}
+    if not _bits(lists) or not all(packed and not len(packed) & 3 for packed in lists.values()):
+        raise ValueError("no bit of a mask, or no list of offsets")
+    return lists
+
+
+def _rising(seeks: list[tuple[int, ...]]) -> bool:
+    """Pairs of a seq and an offset, of which each is behind the one before."""
+    pairs = all(len(pair) == 2 for pair in seeks)
+    return pairs and all(before[0] < after[0] and before[1] < after[1] for before, after in zip(seeks, seeks[1:], strict=False))
+
+
+def load(directory: Directory, fd: int, size: int, number: int, salt: int) -> Index | None:
+    """The index of sealed segment `number`, found through its seal; None if it has none (a small segment, or one of an early version), or
+    one that is not of these frames: a reader that followed it would begin in the wrong place, or end there."""
     seal = read_seal(directory, fd, size, salt)
     if seal is None or seal.body is None:
         return None
@@ -196,7 +211,10 @@ def load(directory: Directory, fd: int, size: int, salt: int) -> Index | None:
     found, _ = next(frames.scan(reader_of(directory, fd), offset, seal.offset, seal.first, salt))
     if not found or found[0].kind != MARK or found[0].end != seal.offset or found[0].body is None:
         return None
-    return parse(found[0].body)
+    index = parse(found[0].body)
+    if index is None or number + index.events != seal.first or index.seeks[:1] != [(number, HEADER_BYTES)] or index.seeks[-1][1] >= offset:
+        return None
+    return index
 
 
 def _pack(offsets: array[int]) -> bytes:

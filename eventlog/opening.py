@@ -83,7 +83,8 @@ def find_tail(directory: Directory, lock: WriterLock, boot: bytes, *, patient: b
     number = numbers[-1]
     data = fs.pread(lock.fd, tailrecord.READ_BYTES, 0)
     record = tailrecord.parse(data)
-    epoch = record.epoch if record else 0
+    # Where nobody tells which epoch it is (a repair, or damage, took the record), some handle may still be in any of those that were.
+    epoch = record.epoch if record else int.from_bytes(os.urandom(6), "little")
     word = 0
     if record is not None and record.inode == lock.inode and record.segment == number:
         word = tailrecord.parse_word(data, epoch)  # else it is a copy, or of another segment: it says nothing about these bytes

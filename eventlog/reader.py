@@ -81,7 +81,7 @@ class Reader:
         self._directory, self._fs = directory, directory.fs
         self._guard = threading.Lock()
         self._bookmarks: list[tuple[int, int, int]] = []  # (seq due, segment, offset), sorted
-        self._indexes: dict[int, Index | None] = {}
+        self._indexes: dict[tuple[int, ...], Index | None] = {}  # by number, inode, size, mtime: a repair may have made it another file
         self._proved: dict[int, tuple[int, int, int]] = {}  # sealed segments whose digest was checked: inode, size, mtime
 
     def batches(self, wanted: Wanted, mark: Mark) -> Iterator[list[Recorded]]:
@@ -245,15 +245,17 @@ class Reader:
 
     def _index(self, number: int, fd: int, size: int, salt: int) -> Index | None:
         """The index of a sealed segment; the last few are kept, since parsing one costs as much as reading a hundred frames."""
-        with self._guard:
-            if number in self._indexes:
-                return self._indexes[number]
         with unreadable(self._directory):
-            index = indexes.load(self._directory, fd, size, salt)
+            status = self._fs.fstat(fd)
+            key = (number, status.st_ino, size, status.st_mtime_ns)
+            with self._guard:
+                if key in self._indexes:
+                    return self._indexes[key]
+            index = indexes.load(self._directory, fd, size, number, salt)
         with self._guard:
             while len(self._indexes) >= _INDEXES_MAX:
                 del self._indexes[next(iter(self._indexes))]
-            self._indexes[number] = index
+            self._indexes[key] = index
         return index
 
     def _prove(self, number: int, fd: int, size: int, salt: int, last: int) -> bool:

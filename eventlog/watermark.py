@@ -64,6 +64,7 @@ class Watermark:
         self.on_sync_failure: Callable[[OSError], None] | None = None  # a handle that can write tells the others
         self._closed = False
         self._durable: Mark | None = None
+        self._epoch = self._durable_epoch = 0  # of the record that was looked at last (0: there was none to believe), and of that mark
         self._segment_fd, self._segment, self._fresh = -1, 0, True
         self._seen: tuple[tuple[int, int], int, int, int] | None = None  # how far frames behind the record were walked, in which epoch
         self._scanned: tuple[tuple[int, ...], Mark] | None = None
@@ -114,11 +115,11 @@ class Watermark:
             if known is not None and upto is not None and known.seq > upto:
                 return known
             mark, events_end, word = self._look()
-            if known is not None and known.number == mark.number:
+            if known is not None and known.number == mark.number and self._durable_epoch == self._epoch:
                 word = max(word, known.end)
             if events_end > word:
                 self._sync(mark.number)
-            self._durable = mark if mark.damage is None else None
+            self._durable, self._durable_epoch = mark if mark.damage is None else None, self._epoch
             return mark
 
     def _look(self) -> tuple[Mark, int, int]:
@@ -131,8 +132,9 @@ class Watermark:
             if self._closed:
                 raise LogClosed(f"{self._directory.path}: the log was closed meanwhile; open it again")
             record, word = self._record()
+            self._epoch = 0 if record is None else record.epoch
             if record is None:
-                mark = self._by_scan()
+                mark = self._by_scan(0)
                 return mark, mark.end, 0
             if record.suspect_segment:
                 mark = self._before_suspect(record)
@@ -142,13 +144,17 @@ class Watermark:
             seen = self._seen
             if seen is not None and seen[0] == (record.epoch, record.segment) and seen[1] > end:
                 _, end, seq, events_end = seen
-            if self._fs.pread(fd, FRAME_HEADER_BYTES, end).strip(b"\0"):
+            if end < word or self._fs.pread(fd, FRAME_HEADER_BYTES, end).strip(b"\0"):
                 header = segments.parse_header(
                     self._fs.pread(fd, HEADER_BYTES, 0), self._directory.id, record.segment, self._directory.path
                 )
                 found = scan(self._directory, fd, header.salt, end, seq, self._fs.size(fd))
-                if found.seal is not None and self._record()[0] != record:
+                gone = found.stop.offset < word
+                if (gone or found.seal is not None) and self._record()[0] != record:
                     continue
+                if gone:  # what the disk had confirmed does not check any more: no half-written tail looks like that
+                    mark = self._by_scan(word)
+                    return mark, mark.end, 0
                 end, seq, events_end = found.stop.offset, found.stop.seq, max(events_end, found.events_end)
                 self._seen = ((record.epoch, record.segment), end, seq, events_end)
             return Mark(record.segment, end, seq), events_end, word
@@ -198,25 +204,26 @@ class Watermark:
             self._fs.drop_cache(fd)
             self._fresh = False
 
-    def _by_scan(self) -> Mark:
-        """Find the end by looking at the last segment: nobody has written since the machine came up, or we may not read `lock`."""
+    def _by_scan(self, word: int) -> Mark:
+        """Find the end by looking at the last segment: nobody has written since the machine came up, or we may not read `lock`; or it is
+        damaged, as far as the durable `word` tells."""
         directory, fs = self._directory, self._fs
         numbers = list_segments(directory)
         number = numbers[-1]
         fd = self._open(number)
         status = fs.fstat(fd)
-        key = (number, status.st_size, status.st_mtime_ns)
+        key = (number, word, status.st_size, status.st_mtime_ns)
         if self._scanned is not None and self._scanned[0] == key:
             return self._scanned[1]
-        finding = examine(directory, fd, status.st_size, number, check_previous(directory, numbers), 0)
+        finding = examine(directory, fd, status.st_size, number, check_previous(directory, numbers), word)
         from eventlog.tail import Action
 
         stop, row = finding.scan.stop, finding.row
         damage = refusal(directory, row, number, stop) if row.action in (Action.REFUSE, Action.UPGRADE) else None
         mark = Mark(number, max(stop.offset, HEADER_BYTES), stop.seq, damage)
         again = fs.fstat(fd)
-        if damage is not None and (again.st_size, again.st_mtime_ns) != key[1:]:
-            return self._by_scan()  # somebody was writing while we looked
+        if damage is not None and (again.st_size, again.st_mtime_ns) != key[2:]:
+            return self._by_scan(word)  # somebody was writing while we looked
         if fs.now() - status.st_mtime_ns > _RACY_NS:
             self._scanned = (key, mark)
         return mark

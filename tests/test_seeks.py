@@ -114,7 +114,7 @@ def test_every_sealed_segment_carries_the_index_that_a_walk_gives(made: tuple[Pa
             salt = int.from_bytes(data[76:80], "little")
             fd = os.open(path / "segments" / info.name, os.O_RDONLY)
             try:
-                carried = indexes.load(log._directory, fd, len(data), salt)
+                carried = indexes.load(log._directory, fd, len(data), info.number, salt)
             finally:
                 os.close(fd)
             end = data.rindex(frames.MAGIC, 0, data.rindex(frames.MAGIC))  # the mark before the seal
