@@ -18,6 +18,7 @@ from eventlog import EventLog, SegmentInfo
 from eventlog.errors import EventLogError
 from eventlog.projections.folding import fold
 from eventlog.projections.projection import Projection
+from eventlog.projections.snapshots import body_of
 
 __all__ = ["PART_BYTES_LEAST", "fold_in_parallel", "parts", "pays"]
 
@@ -60,6 +61,8 @@ def fold_in_parallel(
     last = int(log.head) if upto is None else min(upto, int(log.head))
     kept = projection.resume(log.snapshots, last)
     state, after, _ = kept or (projection.initial, 0, 0)
+    if not projection.comes_back:  # a child could not tell us its state
+        return fold(projection, log, last)
     *shared, (mine, end) = parts(log.segments(), after, last, workers or os.cpu_count() or 1, least)
     if not shared:
         return fold(projection, log, last)
@@ -74,7 +77,9 @@ def fold_in_parallel(
             output, _ = child.communicate()
             if child.returncode:
                 raise EventLogError(f"{log.path}: the process that folded seqs {begin + 1} to {until} failed (exit {child.returncode})")
-            state = merge(state, projection.load(orjson.loads(output)))
+            # Of a state that JSON would not give back the child says nothing.
+            part = projection.load(orjson.loads(output)) if output else fold(projection, log, until, after=begin, snapshots=False)
+            state = merge(state, part)
     finally:
         for child in children:
             if child.returncode is None:  # after an error: it is not needed any more
@@ -97,7 +102,7 @@ def _main(path: str, home: str, begin: str, until: str) -> None:
     projection = _find(home)
     with EventLog.open(path, create=False, read_only=True) as log:
         state = fold(projection, log, int(until), after=int(begin), snapshots=False)
-    sys.stdout.buffer.write(orjson.dumps(projection.dump(state)))
+    sys.stdout.buffer.write(body_of(projection, state) or b"")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 
-from eventlog.jsonroad import dumps, loads
+from eventlog.jsonroad import dumps, loads, quick
 from eventlog.light import TYPE_CHECKING, NamedTuple, TypeVar
 from eventlog.snapshotfiles import Gone, SnapshotEntry, SnapshotFiles, Unusable
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from eventlog.projections.projection import Projection
 
-__all__ = ["Listed", "SnapshotWarning", "is_plain", "keep", "look", "resume"]
+__all__ = ["Listed", "SnapshotWarning", "body_of", "is_plain", "keep", "look", "resume"]
 
 S = TypeVar("S")
 
@@ -64,16 +64,19 @@ def keep(projection: Projection[S], files: SnapshotFiles, state: S, seq: int) ->
     """
     if not projection.comes_back:
         return 0
-    return files.write(projection.name, projection.version, seq, lambda: _body(projection, state))
+    return files.write(projection.name, projection.version, seq, lambda: body_of(projection, state))
 
 
-def _body(projection: Projection[S], state: S) -> bytes | None:
+def body_of(projection: Projection[S], state: S) -> bytes | None:
     """The state as JSON; None, without a word, when that would not give it back: such a fold works, and reads all of its events."""
     try:
         dumped = projection.dump(state)
         if projection.state_is_json and is_plain(dumped) is not None:
             return None
         body = dumps(dumped)
+        # A number that is lost on the way looks the same when it is dumped again, so it is looked for each time where one may be.
+        if not projection.state_is_json and (not quick or b"null" in body) and not _numbers_come_back(dumped):
+            return None
         if projection.state_is_json or projection in _exact:
             return body
         # A dump of one's own may lose something. Looked at once in each process: it costs as much again.
@@ -104,7 +107,11 @@ def is_plain(value: Any) -> str | None:
             if one - one != 0.0:  # NaN and the infinities become null
                 return f"the number {one}"
             continue
-        elif kind is str or kind is int or kind is bool or one is None:
+        elif kind is int:
+            if not -(2**63) <= one < 2**64:
+                return "an integer beyond 64 bits, which is read back as a float"
+            continue
+        elif kind is str or kind is bool or one is None:
             continue
         else:
             return f"a {kind.__name__}, which is no JSON; give the projection a dump and a load"
@@ -112,6 +119,21 @@ def is_plain(value: Any) -> str | None:
             return f"the same {kind.__name__} in two places"
         seen.add(id(one))
     return None
+
+
+def _numbers_come_back(value: Any) -> bool:
+    """Are all numbers finite, and of 64 bits? Others become null, or a float, on one of the two roads to JSON."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        kind = one.__class__
+        if kind is dict:
+            waiting.extend(one.values())
+        elif kind is list or kind is tuple:
+            waiting.extend(one)
+        elif (kind is float and one - one != 0.0) or (kind is int and not -(2**63) <= one < 2**64):
+            return False
+    return True
 
 
 class Listed(NamedTuple):
