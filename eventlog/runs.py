@@ -136,30 +136,33 @@ def pick(pread: Callable[[int, int], bytes], offsets: Sequence[int], limit: int,
     """The frames at these offsets alone, which an index named; each is checked by its own CRCs. A Stop if one does not check."""
     unpack, header_bytes, crc = _HEADER.unpack_from, FRAME_HEADER_BYTES, crc32
     chunk, base = b"", 0
-    for begin in range(0, len(offsets), _PICK_FRAMES):
-        run = Run([], [], [], [], [], 0, 0, False)
-        for offset in offsets[begin : begin + _PICK_FRAMES]:
-            at = offset - base
-            if at + header_bytes > len(chunk):
-                chunk, base, at = pread(min(_PICK_BYTES, max(0, limit - offset)), offset), offset, 0
-            whole = len(chunk) >= at + header_bytes
-            if whole:
-                header_crc, length, body_crc, first, time_ns, count, kind, _, _ = unpack(chunk, at)
-                whole = kind == EVENTS and crc(chunk[at + 8 : at + header_bytes], salt) == header_crc
-            if whole and at + header_bytes + length > len(chunk):
-                chunk, base, at = pread(min(header_bytes + length, limit - offset), offset), offset, 0
-            body = chunk[at + header_bytes : at + header_bytes + length] if whole else b""
-            if not whole or len(body) < length or crc(body) != body_crc:
-                seq = int.from_bytes(chunk[at + 16 : at + 24], "little")
-                stop = next(scan(pread, offset, limit, seq, salt))[1] or Stop(offset, seq, "not the frame that the index names")
-                yield run, stop
-                return
-            run.offsets.append(offset)
-            run.firsts.append(first)
-            run.counts.append(count)
-            run.times.append(time_ns)
-            run.bodies.append(body)
-        yield run, None
+    run, held = Run([], [], [], [], [], 0, 0, False), 0
+    for offset in offsets:
+        at = offset - base
+        if at + header_bytes > len(chunk):
+            chunk, base, at = pread(min(_PICK_BYTES, max(0, limit - offset)), offset), offset, 0
+        whole = len(chunk) >= at + header_bytes
+        if whole:
+            header_crc, length, body_crc, first, time_ns, count, kind, _, _ = unpack(chunk, at)
+            whole = kind == EVENTS and crc(chunk[at + 8 : at + header_bytes], salt) == header_crc and chunk.startswith(MAGIC, at)
+        if whole and at + header_bytes + length > len(chunk):
+            chunk, base, at = pread(min(header_bytes + length, limit - offset), offset), offset, 0
+        body = chunk[at + header_bytes : at + header_bytes + length] if whole else b""
+        if not whole or len(body) < length or crc(body) != body_crc:
+            seq = int.from_bytes(chunk[at + 16 : at + 24], "little")
+            stop = next(scan(pread, offset, limit, seq, salt))[1] or Stop(offset, seq, "not the frame that the index names")
+            yield run, stop
+            return
+        run.offsets.append(offset)
+        run.firsts.append(first)
+        run.counts.append(count)
+        run.times.append(time_ns)
+        run.bodies.append(body)
+        held += length
+        if len(run.offsets) >= _PICK_FRAMES or held >= _SPAN_MAX:  # what is named may be large, and the segment too
+            yield run, None
+            run, held = Run([], [], [], [], [], 0, 0, False), 0
+    yield run, None
 
 
 def decode(run: Run, begin: int, until: int) -> list[Recorded] | None:

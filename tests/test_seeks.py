@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventlog import Corrupt, Durability, Event, EventLog, Recorded, frames, indexes, segments
+from eventlog import Corrupt, Durability, Event, EventLog, Recorded, frames, indexes, runs, segments
 from eventlog.audit import verify
 from eventlog.fs import FileSystem
-from eventlog.payload import Draft
+from eventlog.payload import Draft, mask_of
 from eventlog.segments import HEADER_BYTES, pack_footer
 
 SEGMENT = 16 << 10
@@ -310,6 +310,25 @@ def test_an_index_says_what_was_packed() -> None:
     assert index.offsets(frames.ALL_NAMES, 1) is None
     for damaged in (b"", b"[]", b"{}", b"null", orjson.dumps({"commits": 1}), b'{"types":5}'):
         assert indexes.parse(damaged) is None
+
+
+def test_picking_large_commits_out_of_a_large_segment_holds_few_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with EventLog.open(path, segment_bytes_max=8 << 20) as log:
+        for number in range(500):
+            rare = number % 6 == 0
+            log.commit(Event("rare.c" if rare else "often.a", {"pad": "x" * (60_000 if rare else 100)}), Durability.BATCHED)
+    data = (path / "segments" / "00000000000000000001.seg").read_bytes()
+    salt = int.from_bytes(data[76:80], "little")
+    offsets = [
+        frame.offset
+        for found, _ in frames.scan(lambda length, at: data[at : at + length], HEADER_BYTES, len(data), 1, salt)
+        for frame in found
+        if frame.types == mask_of("rare.c")
+    ]
+    found = list(runs.pick(lambda length, at: data[at : at + length], offsets, len(data), salt))
+    assert [offset for run, _ in found for offset in run.offsets] == offsets
+    assert max(sum(map(len, run.bodies)) for run, _ in found) < 400_000
 
 
 def test_the_commands_go_back_in_time(tmp_path: Path) -> None:
