@@ -42,16 +42,19 @@ class LoopWakes:
         self._scheduled = False
 
     def add(self, future: asyncio.Future[None]) -> None:
-        """Called by the leading thread."""
+        """Called by the leading thread. May be told twice."""
         self._ready.append(future)
         if not self._scheduled:
-            self._scheduled = True
-            loop = self._loop()
             try:
+                self._scheduled = True
+                loop = self._loop()
                 if loop is not None:
                     loop.call_soon_threadsafe(self._set)
             except RuntimeError:  # the loop was closed: nobody waits any more
                 self._ready.clear()
+            except BaseException:  # a signal came: perhaps nothing is scheduled, and once too often does no harm
+                self._scheduled = False
+                raise
 
     def _set(self) -> None:
         self._scheduled = False  # before the list is emptied: who adds from now on schedules again

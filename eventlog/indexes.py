@@ -10,7 +10,7 @@ from array import array
 from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from struct import Struct
 from sys import byteorder
 
@@ -193,7 +193,7 @@ def _lists(texts: dict[str, str]) -> dict[int, bytes]:
 def _rising(seeks: list[tuple[int, ...]]) -> bool:
     """Pairs of a seq and an offset, of which each is behind the one before."""
     pairs = all(len(pair) == 2 for pair in seeks)
-    return pairs and all(before[0] < after[0] and before[1] < after[1] for before, after in zip(seeks, seeks[1:], strict=False))
+    return pairs and all(before[0] < after[0] and before[1] < after[1] for before, after in pairwise(seeks))
 
 
 def load(directory: Directory, fd: int, size: int, number: int, salt: int) -> Index | None:

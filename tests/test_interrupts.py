@@ -21,6 +21,7 @@ from interrupting import Interrupted, interrupt, within
 
 from eventlog import Durability, Event, EventLog, EventLogError, Expect, LogClosed, LogPoisoned
 from eventlog.audit import verify
+from eventlog.coroutines import LoopWakes
 
 BIG = Event("big", {"text": "x" * 900})
 PAIR = [Event("pair", {"half": 1}), Event("pair", {"half": 2})]
@@ -252,3 +253,28 @@ def test_this_test_would_notice_a_kept_lock(tmp_path: Path) -> None:
             if where is not None:
                 places.add(where.split(":")[0])
     assert {"log.py", "group.py", "writer.py", os.path.basename(module.__file__)} <= places
+
+
+def test_p25_a_leader_that_is_interrupted_while_it_wakes_coroutines_and_does_it_again_wakes_them(tmp_path: Path) -> None:
+    """As the leader does who hands his turn on a second time; also those that come later."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def woken(future: asyncio.Future[None]) -> None:
+        await asyncio.wait_for(asyncio.shield(future), 5)
+
+    nth, where = 1, None
+    while nth == 1 or where is not None:
+        wakes = LoopWakes(loop)
+        for _ in range(2):
+            future = loop.create_future()
+            where = interrupt(nth, lambda: wakes.add(future)) or where  # noqa: B023
+            wakes.add(future)
+            asyncio.run_coroutine_threadsafe(woken(future), loop).result(10)
+        where = interrupt(nth, lambda: wakes.add(loop.create_future()))  # noqa: B023
+        nth += 1
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+    assert nth > 3
