@@ -14,11 +14,17 @@ def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    """orjson refuses what float() makes an infinity of; one that came in would have no way out again."""
+    value = float(text)
+    return value if value - value == 0.0 else _refuse(text)
+
+
 class _Context:
     """What json.JSONDecoder would tell the scanner."""
 
     strict, object_hook, object_pairs_hook = True, None, None
-    parse_float, parse_int, parse_constant = float, int, staticmethod(_refuse)
+    parse_float, parse_int, parse_constant = staticmethod(_finite), int, staticmethod(_refuse)
     memo: dict[str, str] = {}  # noqa: RUF012  the scanner wants one
 
 
@@ -52,7 +58,7 @@ def _whole() -> tuple[Callable[[str], Any], Callable[[Any], str]]:
     import json
 
     writer = json.JSONEncoder(check_circular=False, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return lambda text: json.loads(text, parse_constant=_refuse), writer.encode
+    return lambda text: json.loads(text, parse_float=_finite, parse_constant=_refuse), writer.encode
 
 
 def _no_default(value: object) -> object:

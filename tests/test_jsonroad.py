@@ -55,10 +55,28 @@ def test_a_type_or_stream_that_is_refused_is_refused_on_both() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b" ", b"[1,]", b"NaN", b"[-Infinity]", b'{"a":1} x', b"\xff", b'"\x01"', b"[" * 100_000, b"[1]\n[2]", b"tru"]
+    "text",
+    [
+        b"",
+        b" ",
+        b"[1,]",
+        b"NaN",
+        b"[-Infinity]",
+        b'{"a":1} x',
+        b"\xff",
+        b'"\x01"',
+        b"[" * 100_000,
+        b"[1]\n[2]",
+        b"tru",
+        b"1e400",
+        b'{"a":-1e999}',
+    ],
 )
-def test_what_is_no_json_is_a_value_error(text: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  JSONDecodeError is one of them
+def test_what_is_no_json_is_a_value_error_on_both_roads(text: bytes) -> None:
+    for loads in (shortjson.loads, lambda data: shortjson._whole()[0](data.decode()), orjson.loads):
+        with pytest.raises((ValueError, RecursionError)):  # JSONDecodeError is one of them
+            loads(text)
+    with pytest.raises(ValueError):  # noqa: PT011
         shortjson.loads(text)
 
 
