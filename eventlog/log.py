@@ -100,6 +100,7 @@ class EventLog(Reading):
         self._directory, self._fs, self._writer = directory, directory.fs, writer
         self._commit_bytes_max = commit_bytes_max
         self._watermark, self._reader = Watermark(directory), Reader(directory)
+        self._watermark.on_move = self._reader.forget
         self.snapshots = SnapshotFiles(directory, self._reader, self._watermark, may_write=not self.read_only)
         self._closed: str | None = None  # why every call is refused
         self._closing = threading.Lock()

@@ -170,6 +170,11 @@ class Reader:
             if len(self._bookmarks) > _BOOKMARKS_MAX:
                 del self._bookmarks[::2]
 
+    def forget(self) -> None:
+        """The log was cut: other frames may begin elsewhere now."""
+        with self._guard:
+            self._bookmarks.clear()
+
     def frame_that_ends(self, seq: int, mark: Mark) -> tuple[int, int, bytes] | None:
         """Segment, offset and header of the durable frame whose last event is `seq`; None if no commit ends there.
 

@@ -131,6 +131,12 @@ class Reading:
         self._check_open()
         return Head(self._watermark.head(), lambda seq: self._reader.digest(seq, self._watermark.durable()))
 
+    @property
+    def moves(self) -> int:
+        """How often this handle, as far as it has looked, found that something was cut off its log: what was read before may be gone, and
+        others may have its seqs. (A crash takes nothing that a reader has seen; `eventlog repair` does.)"""
+        return self._watermark.moves
+
     def segments(self) -> list[SegmentInfo]:
         """The files of the log, in order."""
         self._check_open()

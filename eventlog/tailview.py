@@ -14,6 +14,7 @@ from eventlog.fs import let_go
 from eventlog.light import NamedTuple
 from eventlog.lock import WriterLock
 from eventlog.opening import Tail, find_tail
+from eventlog.segments import list_numbers
 from eventlog.tailrecord import READ_BYTES, RECORD_BYTES, TailRecord
 
 _UNKNOWN = b"unknown"  # no record begins with it
@@ -102,18 +103,22 @@ class TailView:
             # What we wrote last and nobody confirmed: is it still there? If not, some of it was acknowledged as BATCHED.
             offset, data = old.last
             self.lost = self._fs.pread(old.fd, len(data), offset) != data
-        self.replace(tail)
+        begun = 0
+        if old is not None and tail.number != old.number:
+            numbers = list_numbers(self._fs, self._directory.segments_fd, self._directory.path)
+            begun = sum(old.number < number <= tail.number for number in numbers)
+        self.replace(tail, begun)
 
-    def replace(self, tail: Tail) -> None:
-        """Go on from this tail, and tell the others.
+    def replace(self, tail: Tail, begun: int) -> None:
+        """Go on from this tail, and tell the others. `begun` segments came since the one that was known.
 
         Where offsets mean something new, the epoch moves on: a slow writer's durable word must not count any more. Where they do
         not, it must stay, or two writers would chase each other.
         """
         old = getattr(self, "tail", None)
-        if tail.moved:
-            tail.epoch += 1
-            self.moves += tail.number == getattr(old, "number", 0)  # a new segment takes nothing away
+        tail.epoch += tail.moved
+        if old is not None:
+            self.moves += tail.epoch - old.epoch != begun  # a new segment takes nothing away; all else may, whoever did it
         self.tail = tail
         if old is not None:  # not before: interrupted between the two, a descriptor in use would be closed
             self.retired.append(old.fd)

@@ -98,6 +98,8 @@ class Transactions:
         state: S
         known = self._states.pop(projection, None)
         if known is None or known[1] != moves:  # nothing folded yet; or something was cut since: what we folded may be gone
+            if known is not None:
+                self._reader.forget()
             seq, state = self._begin(projection, mark.seq - 1)
         else:
             seq, _, state = known

@@ -62,6 +62,9 @@ class Watermark:
         self._guard = threading.Lock()
         self._lock_fd, self._inode, self._names_of = -1, 0, 0
         self.on_sync_failure: Callable[[OSError], None] | None = None  # a handle that can write tells the others
+        self.on_move: Callable[[], None] | None = None
+        self.moves = 0  # how often the log was cut, as far as its epochs tell: what was read before may be gone (`eventlog repair`)
+        self._told: tuple[int, int] | None = None  # epoch and segment of the last record
         self._closed = False
         self._durable: Mark | None = None
         self._epoch = self._durable_epoch = 0  # of the record that was looked at last (0: there was none to believe), and of that mark
@@ -135,7 +138,10 @@ class Watermark:
             self._epoch = 0 if record is None else record.epoch
             if record is None:
                 mark = self._by_scan(0)
+                self._told = self._told or (0, mark.number)
                 return mark, mark.end, 0
+            if self._told != (record.epoch, record.segment):
+                self._compare(record)
             if record.suspect_segment:
                 mark = self._before_suspect(record)
                 return mark, mark.end, 0
@@ -158,6 +164,18 @@ class Watermark:
                 end, seq, events_end = found.stop.offset, found.stop.seq, max(events_end, found.events_end)
                 self._seen = ((record.epoch, record.segment), end, seq, events_end)
             return Mark(record.segment, end, seq), events_end, word
+
+    def _compare(self, record: TailRecord) -> None:
+        """An epoch begins with each segment, and with each cut."""
+        if self._told is not None:
+            epoch, segment = self._told
+            begun = sum(segment < number <= record.segment for number in list_segments(self._directory))
+            if record.epoch - epoch != begun:
+                self.moves += 1
+                self._durable = None
+                if self.on_move is not None:
+                    self.on_move()
+        self._told = (record.epoch, record.segment)
 
     def _record(self) -> tuple[TailRecord | None, int]:
         """The tail record, if it is to be believed, and its durable word."""
@@ -222,7 +240,7 @@ class Watermark:
         damage = refusal(directory, row, number, stop) if row.action in (Action.REFUSE, Action.UPGRADE) else None
         mark = Mark(number, max(stop.offset, HEADER_BYTES), stop.seq, damage)
         again = fs.fstat(fd)
-        if damage is not None and (again.st_size, again.st_mtime_ns) != key[2:]:
+        if damage is not None and not word and (again.st_size, again.st_mtime_ns) != key[2:]:
             return self._by_scan(word)  # somebody was writing while we looked
         if fs.now() - status.st_mtime_ns > _RACY_NS:
             self._scanned = (key, mark)

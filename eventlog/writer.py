@@ -340,7 +340,7 @@ class Writer:
         except EventLogError as error:
             return error
         new.epoch = tail.epoch
-        self.view.replace(new)
+        self.view.replace(new, 1)
         return None
 
     # -- without the lock -------------------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class View(Generic[S]):
         self._files: SnapshotFiles | None = log.snapshots if snapshots and not after else None
         self._keeps = keeps
         self._debt = Debt()
+        self._moves = log.moves
 
     @property
     def seq(self) -> int:
@@ -109,6 +110,10 @@ class View(Generic[S]):
         return size > 0
 
     def _catch_up(self, upto: int | None, progress: Progress | None) -> None:
+        head = int(self.log.head)
+        if self._moves != self.log.moves:  # the log was cut under us: other events may have these seqs now
+            self._state, self._seq, self._debt = self.projection.initial, self._after, Debt()
+            self._moves = self.log.moves
         try:
             if self._seq == 0 and self._files is not None:
                 kept = self.projection.resume(self._files, upto)
@@ -116,7 +121,7 @@ class View(Generic[S]):
                     self._state, self._seq, size = kept
                     self._debt.settle(self._seq, size)
             before, began = self._seq, perf_counter_ns()
-            self._state, self._seq = _advance(self.projection, self.log, self._state, self._seq, upto, progress)
+            self._state, self._seq = _advance(self.projection, self.log, self._state, self._seq, head, upto, progress)
             if self._seq != before:
                 self._debt.spent_ns += perf_counter_ns() - began
         except _Stopped as stop:
@@ -140,8 +145,9 @@ class _Stopped(FoldError):
         return FoldError(self.projection, self.seq, self.type, self.why)
 
 
-def _advance(projection: Projection[S], log: EventLog, state: S, after: int, upto: int | None, progress: Progress | None) -> tuple[S, int]:
-    head = int(log.head)
+def _advance(
+    projection: Projection[S], log: EventLog, state: S, after: int, head: int, upto: int | None, progress: Progress | None
+) -> tuple[S, int]:
     last = head if upto is None else min(head, upto)
     if last <= after:
         return state, after

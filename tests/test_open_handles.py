@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eventlog import Corrupt, Durability, Event, EventLog
+from eventlog import Corrupt, Durability, Event, EventLog, OutcomeUnknown
 from eventlog.audit import verify
 from eventlog.fs import FileSystem
+from eventlog.projections import Projection, View, fold
 from eventlog.repair import repair
 
 SEGMENT = 16 << 10
@@ -107,3 +108,69 @@ def test_a_reader_that_was_open_during_a_repair_misses_nothing_and_hands_out_not
             put(log, 200)
         assert [event.seq for event in reader.read(types=["rare"])] == [1, lost_from]
         assert [event.seq for event in reader.read()] == list(range(1, lost_from + 201))
+
+
+SUM = Projection("open.sum", 1, 0, {"add": lambda state, event: state + event.data["n"]})
+
+
+def regrow(path: Path, damaged: int, until: int) -> None:
+    """Damage, repair, and other events with the seqs of those that are gone; all by others."""
+    flip(segment_of(path), damaged)
+    assert repair(path).lost_from is not None
+    with EventLog.open(path) as log:
+        while int(log.head) < until:
+            log.commit(Event("add", {"n": 1000}), Durability.BATCHED)
+
+
+@pytest.mark.parametrize("until", [1600, 1700])
+def test_what_was_folded_before_a_repair_is_folded_again_and_never_kept(tmp_path: Path, until: int) -> None:
+    path = tmp_path / "log"
+    with EventLog.open(path) as log:
+        for _ in range(1600):
+            log.commit(Event("add", {"n": 1}), Durability.BATCHED)
+    with EventLog.open(path) as writer, EventLog.open(path, read_only=True) as reader:
+        views = [View(writer, SUM), View(reader, SUM)]
+        assert [view.state for view in views] == [1600, 1600]
+        assert writer.transact(SUM, lambda state: None) is None
+        writer.snapshots.drop()
+        regrow(path, 40_000, until)
+        with EventLog.open(path, read_only=True) as fresh:
+            right = fold(SUM, fresh, snapshots=False)
+        assert right > 1600
+        decided: list[int] = []
+        writer.transact(SUM, decided.append)
+        assert decided == [right]
+        assert [view.state for view in views] == [right, right]
+        for view in views:
+            view._debt.spent_ns = 10**12
+            view.keep()
+        writer._transactions.keep(SUM)
+        assert fold(SUM, writer) == right
+
+
+def test_a_decision_does_not_rest_on_what_another_process_has_cut_off(tmp_path: Path) -> None:
+    """Seen by `transact` before anybody had confirmed it, and gone with the sync that failed."""
+    path = tmp_path / "log"
+    second = EventLog.open(path, batch_window_ms=600_000)
+    with EventLog.open(path) as first:
+        first.commit(Event("add", {"n": 1}))
+        second.commit(Event("add", {"n": 10}), Durability.BATCHED)
+        tail = second._writer.view.tail  # type: ignore[union-attr]
+
+        def leave(state: int) -> None:
+            assert state == 11
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            first.transact(SUM, leave)
+        # What the kernel does to a page that it could not write, and what the writer does who is told.
+        assert tail.last is not None
+        blank(segment_of(path), tail.last[0], len(tail.last[1]))
+        second._writer.give_up(OSError(5, "Input/output error"))  # type: ignore[union-attr]
+        with EventLog.open(path) as third:
+            third.commit(Event("other", {"n": 5}))
+            decided: list[int] = []
+            first.transact(SUM, decided.append)
+            assert decided == [1]
+        with pytest.raises(OutcomeUnknown):
+            second.close()
