@@ -86,8 +86,8 @@ def collect(places: Iterable[Place], number: int) -> Index | None:
     """The index of the frames at these places, which are all of segment `number`."""
     types: dict[int, array[int]] = {}
     streams: dict[int, array[int]] = {}
-    commits, due, newest, sought = 0, number, 0, 0
-    oldest = 2**63
+    commits, due, sought = 0, number, 0
+    oldest, newest = 2**63, -(2**63)
     seeks: list[tuple[int, int]] = []
     for offset, first, events, time, type_mask, stream_mask in places:
         if first != due:

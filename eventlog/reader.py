@@ -39,8 +39,8 @@ _BOOKMARKS_MAX = 4096
 _INDEXES_MAX = 4
 
 
-FOREVER = 2**63 - 1
-_EVERYTHING = (ALL_NAMES, ALL_NAMES, 0, FOREVER)
+EVER, FOREVER = -(2**63), 2**63 - 1
+_EVERYTHING = (ALL_NAMES, ALL_NAMES, EVER, FOREVER)
 
 
 class Wanted(NamedTuple):
@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
     upto: int | None = None
     types: int = ALL_NAMES
     streams: int = ALL_NAMES
-    since: int = 0
+    since: int = EVER
     until: int = FOREVER
 
     def last(self, mark: Mark) -> int:

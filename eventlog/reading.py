@@ -10,7 +10,7 @@ from eventlog.errors import LogClosed
 from eventlog.events import Head, Recorded, SegmentInfo
 from eventlog.light import TYPE_CHECKING
 from eventlog.payload import masks_of
-from eventlog.reader import FOREVER, Wanted
+from eventlog.reader import EVER, FOREVER, Wanted
 from eventlog.watermark import unreadable
 
 if TYPE_CHECKING:
@@ -157,4 +157,4 @@ class Reading:
 def _wanted(
     after: int, upto: int | None, types: Iterable[str] | None, streams: Iterable[str] | None, since: int | None, until: int | None
 ) -> Wanted:
-    return Wanted(after, upto, masks_of(types), masks_of(streams), 0 if since is None else since, FOREVER if until is None else until)
+    return Wanted(after, upto, masks_of(types), masks_of(streams), EVER if since is None else since, FOREVER if until is None else until)

@@ -32,6 +32,7 @@ FORMAT = 1
 KEPT = 3  # of each projection and version: the newest may turn out damaged, and a look back may want an older one
 BODY_BYTES_MAX = 256 << 20  # a body is held in memory whole, twice
 _NAME_BYTES_MAX = 4096
+_VERSION_MAX = 2**64 - 1  # somebody may take a hash for one
 _TMP_NS_MAX = 600 * 10**9  # an unfinished file of that age is nobody's any more
 
 _MAGIC = b"evlogsnp"
@@ -253,7 +254,7 @@ class SnapshotFiles:
         `make_body` is called once it is clear that the file will be written; None: it cannot be made. Written whole and synced beside
         its name, then renamed: it is there whole or not at all. Older ones go.
         """
-        if not self.may_write or seq <= 0:
+        if not self.may_write or seq <= 0 or version > _VERSION_MAX:
             return 0
         try:
             return self._write(name, version, seq, make_body)

@@ -107,6 +107,19 @@ def test_the_head_at_a_time_is_the_one_before_the_first_later_event(made: tuple[
         assert log.seq_at(0) == 0
 
 
+def test_times_before_1970_are_times(tmp_path: Path) -> None:
+    clock = Clock(3)
+    clock._time = -1_000_000
+    with EventLog.open(tmp_path / "log", segment_bytes_max=4096, fs=clock) as log:
+        for number in range(300):
+            log.commit(Event("a", {"n": number}), Durability.BATCHED)
+        everything = list(log.read())
+        assert everything[0].time < 0 < everything[-1].time
+        for until in (-500_000, -1, 0, 10):
+            assert list(log.read(until=until)) == [event for event in everything if event.time <= until]
+            assert list(log.read(since=until)) == [event for event in everything if event.time >= until]
+
+
 def test_every_sealed_segment_carries_the_index_that_a_walk_gives(made: tuple[Path, list[Recorded]]) -> None:
     path, _ = made
     with EventLog.open(path, read_only=True) as log:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eventlog import Durability, Event, EventLog
-from eventlog.projections import fold
+from eventlog.projections import Projection, View, fold
 from eventlog.projections.parallel import fold_in_parallel
 
 MODULE = """
@@ -84,6 +84,17 @@ def test_no_number_that_would_be_lost_is_kept(path: Path, road: str) -> None:
     done = subprocess.run([sys.executable, "-c", KEEPING, road, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == 9  # the last three of each shape
+
+
+@pytest.mark.parametrize("version", [2**64 - 1, 2**64, 10**30])
+def test_a_version_of_any_size_folds(path: Path, version: int) -> None:
+    many = Projection("many", version, 0, {"n": lambda state, event: state + 1})
+    with EventLog.open(path) as log:
+        view = View(log, many)
+        view._debt.spent_ns, view._debt.seq = 10**12, -1000
+        assert view.state == 100
+        assert len(log.snapshots.entries()) == (version < 2**64)
+        assert fold(many, log) == 100
 
 
 @pytest.mark.parametrize("name", ["LOWEST", "LOWEST_BOX", "PRODUCT"])
