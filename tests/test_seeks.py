@@ -205,7 +205,7 @@ def put_index(path: Path, change: dict[str, object]) -> None:
     made = frames.encode(Draft(body, 0, 0, 0), mark.first, mark.durable, mark.time, frames.MARK, salt)
     seal_at = at + len(made)
     made += frames.encode(Draft(seal.body, 0, 0, 0), seal.first, seal.durable, seal.time, frames.SEAL, salt)
-    path.write_bytes(data[:at] + made + pack_footer(seal_at, salt))
+    path.write_bytes(data[:at] + made + pack_footer(seal_at, crc32(data[:at] + made), salt))
 
 
 def first_seq(data: bytes, at: int) -> int:
