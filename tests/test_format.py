@@ -49,6 +49,8 @@ def test_golden_logs_stay_readable(name: str, tmp_path: Path) -> None:
     with EventLog.open(path, read_only=True) as log:
         found = [[event.seq, event.type, event.stream, event.data] for event in log.read()]
         assert log.head.text == head
+        for kind in {row[1] for row in found}:  # by the index, where there is one
+            assert [event.seq for event in log.read(types={kind})] == [row[0] for row in found if row[1] == kind]
     assert found == [loads(line) for line in expected]
     seq, digest = head.split(":")
     assert verify(path, expect=(int(seq), digest)).ok
