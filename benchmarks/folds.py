@@ -178,7 +178,7 @@ def full_fold(bench: Bench) -> list[Result]:
     fold could read from instead: sqlite3 (SELECT and loads), lmdb (cursor and loads), eventsourcing. The log is opened anew each round.
     """
     results = []
-    count = max(100, bench.size(30_000, 200))
+    count = max(100, bench.size(150_000, 200))
     table = bench.place("sqlite.db")
     build_sqlite(table, count)
     others: dict[str, Side] = {"sqlite3 SELECT + loads": selecting(table, count)}

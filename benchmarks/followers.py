@@ -102,7 +102,7 @@ def followers(bench: Bench) -> list[Result]:
     log, table = bench.place("log"), bench.place("sqlite.db")
     results = []
     with Writer("eventlog", log) as writer, Writer("sqlite", table) as lite:
-        for rest_s, count, how in ((BUSY_S, 200, "at work"), (IDLE_S, 20, "idle")):
+        for rest_s, count, how in ((BUSY_S, 200, "at work"), (IDLE_S, 40, "idle")):
             many = bench.size(count, 3)
             results += bench.race(
                 "follow",

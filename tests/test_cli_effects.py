@@ -430,7 +430,8 @@ def test_demo_matrix_prints_every_cell(tmp_path: Path) -> None:
         assert cells.split() == [
             word for cell in expected for word in (cell.state.value if cell.state else "nothing", f"{cell.effects}/{cell.calls}")
         ]
-        assert found in ("nothing", "pending", "dispatched", "committed")
+        before = {"before-pending": "nothing", "after-pending": "pending", "after-committed": "committed"}
+        assert found == before.get(point, "dispatched"), "the kill was not where it should be"
     assert ran.lines[-1].startswith("72 of 72 cells run")
     assert "0 differ" in ran.lines[-1]
     assert not list(tmp_path.iterdir())

@@ -10,8 +10,9 @@ from eventlog.projections import EffectClass, IntentState
 from eventlog.recovery.matrix import ENDINGS, EXPECTED, POINTS, Ending, cells, run_cell
 
 
-@pytest.mark.parametrize(("effect_class", "point", "ending"), list(cells()))
+@pytest.mark.parametrize(("effect_class", "point", "ending"), [cell for cell in cells() if cell[0] is EffectClass.RECONCILABLE])
 def test_cell(tmp_path: Path, effect_class: EffectClass, point: str, ending: Ending) -> None:
+    """The class with the most ways to end; all 72 cells are run, and held against the table, by the test of `demo --matrix`."""
     result = run_cell(tmp_path / "cell", effect_class, point, ending)
     assert result.cell == result.expected
     before = {"before-pending": None, "after-pending": IntentState.PENDING, "after-committed": IntentState.COMMITTED}

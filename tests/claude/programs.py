@@ -1,9 +1,9 @@
-"""Find the real Claude Code and Codex at the versions that were measured, or install them once, in a folder outside the checkout.
+"""Find the real Claude Code and Codex at the versions that were measured, in a folder outside the checkout; or install them there.
 
-    python tests/claude/programs.py            install them all; prints where each is, or why it is not there
+    python tests/claude/programs.py            install them all (a gigabyte); prints where each is, or why it is not there
 
-`EVENTLOG_TEST_CACHE` names the folder (default: eventlog-tests in the user's cache folder), `EVENTLOG_TEST_INSTALL=0` forbids to install.
-They are other people's programs: test dependencies, installed by name and version with npm, never committed.
+A test installs nothing: it finds them, or is skipped. `EVENTLOG_TEST_CACHE` names the folder (default: eventlog-tests in the user's cache
+folder). They are other people's programs: test dependencies, installed by name and version with npm, never committed.
 """
 
 from __future__ import annotations
@@ -32,32 +32,23 @@ class Program(NamedTuple):
     why: str = ""
 
 
-def find(name: str) -> Program:
-    """The program `name`, installed if it has to be. Several processes may ask at once."""
+def find(name: str, *, install: bool = False) -> Program:
+    """The program `name`, installed if it has to be and may be. Several processes may ask at once."""
     if not sys.platform.startswith("linux"):
         return Program(None, "the native binaries and namespaces of these tests are those of Linux")
     folder = _cache() / name
+    if not install:
+        found = _there(folder, name)
+        return Program(found) if found else Program(None, f"{name} is not in {folder}; `python tests/claude/programs.py` installs it")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = _there(folder, name)
-        if found is not None:
-            return Program(found)
-        failed = folder / "failed"
-        if os.environ.get("EVENTLOG_TEST_INSTALL") == "0":
-            return Program(None, f"{name} is not in {folder}, and EVENTLOG_TEST_INSTALL=0 forbids to install it")
-        if failed.exists() and __name__ != "__main__":  # one try is enough for all tests; the command above tries again
-            return Program(None, f"{name} could not be installed ({failed.read_text()}); try `python tests/claude/programs.py`")
-        why = _install(folder, _PACKAGES[name][0])
-        if not why:
+        why = "" if found else _install(folder, _PACKAGES[name][0])
+        if not found and not why:
             (folder / "installed").touch()  # npm may have been interrupted before, and left half a binary
             found = _there(folder, name)
-            if found is not None:
-                failed.unlink(missing_ok=True)
-                return Program(found)
-        why = why or "npm installed no native binary for this machine"
-        failed.write_text(why)
-        return Program(None, f"{name} could not be installed: {why}")
+        return Program(found, why or "npm installed no native binary for this machine")
 
 
 def _cache() -> Path:
@@ -85,7 +76,7 @@ def _install(folder: Path, package: str) -> str:
 if __name__ == "__main__":
     missing = False
     for program in _PACKAGES:
-        path, reason = find(program)
+        path, reason = find(program, install=True)
         missing = missing or path is None
         print(f"{program}: {path or reason}")
     sys.exit(missing)
