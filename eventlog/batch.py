@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from eventlog.background import Background
+from eventlog.entry import Entry
 from eventlog.group import Group
-from eventlog.writer import Entry, Writer
+from eventlog.writer import Writer
 
 _RETIRED_MAX = 3
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import weakref
 
 from eventlog.background import Background
+from eventlog.entry import Entry
 from eventlog.group import Place
 from eventlog.light import TYPE_CHECKING
-from eventlog.writer import Entry
 
 if TYPE_CHECKING:
     import asyncio

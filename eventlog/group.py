@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import threading
 
+from eventlog.entry import Entry
 from eventlog.errors import EventLogError, OutcomeUnknown
-from eventlog.writer import Entry, Writer
+from eventlog.writer import Writer
 
 _CHAIN_MAX = 8  # threads
 

@@ -17,16 +17,18 @@ from sys import byteorder
 from eventlog import frames
 from eventlog.directory import Directory
 from eventlog.examine import read_seal, reader_of
-from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK
+from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, SEAL
 from eventlog.jsonroad import dumps, loads
 from eventlog.light import TYPE_CHECKING, NamedTuple
-from eventlog.payload import ALL_NAMES
+from eventlog.payload import ALL_NAMES, Draft
 from eventlog.segments import HEADER_BYTES
 
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Index", "Place", "build", "collect", "load", "pack", "parse"]
+    from eventlog.opening import Tail
+
+__all__ = ["Index", "Place", "build", "collect", "load", "pack", "parse", "seal"]
 
 COMMITS_LEAST = 16  # in a smaller segment, walking is as quick
 SEEK_BYTES = 64 << 10
@@ -194,6 +196,21 @@ def _rising(seeks: list[tuple[int, ...]]) -> bool:
     """Pairs of a seq and an offset, of which each is behind the one before."""
     pairs = all(len(pair) == 2 for pair in seeks)
     return pairs and all(before[0] < after[0] and before[1] < after[1] for before, after in pairwise(seeks))
+
+
+def seal(directory: Directory, tail: Tail, time_ns: int) -> tuple[bytes, bytes]:
+    """The last two frames of a segment that ends at this tail: the mark that carries its index (empty without one), and the seal."""
+    what: dict[str, int] = {"first": tail.number, "last": tail.seq - 1, "time": time_ns}
+    try:
+        index = build(reader_of(directory, tail.fd), tail.end, tail.number, tail.salt, tail.headers)
+    except OSError:
+        index = None  # it saves others time, and no more
+    mark = b""
+    if index is not None:
+        what["index"] = tail.end
+        mark = frames.encode(Draft(pack(index), 0, 0, 0), tail.seq, tail.durable, time_ns, MARK, tail.salt)
+    said = dumps(what)
+    return mark, frames.encode(Draft(said + b" " * (-len(said) % 8), 0, 0, 0), tail.seq, tail.durable, time_ns, SEAL, tail.salt)
 
 
 def load(directory: Directory, fd: int, size: int, number: int, salt: int) -> Index | None:

@@ -14,6 +14,7 @@ from eventlog import forks, lock, payload
 from eventlog.background import Background
 from eventlog.batch import Batch
 from eventlog.directory import Directory
+from eventlog.entry import Entry
 from eventlog.errors import EventLogError, LockTimeout, LogClosed, LogNotFound, NotWritten, ReadOnly, again
 from eventlog.events import Commit, Durability, Event, Expect
 from eventlog.fs import REAL, FileSystem
@@ -25,7 +26,7 @@ from eventlog.reading import Reading
 from eventlog.snapshotfiles import SnapshotFiles
 from eventlog.transactions import Foldable, Transactions, plain
 from eventlog.watermark import Watermark
-from eventlog.writer import Entry, Writer
+from eventlog.writer import Writer
 
 if TYPE_CHECKING:
     from pathlib import Path

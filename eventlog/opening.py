@@ -7,7 +7,9 @@ can be believed, else by a scan), decide by the table in `tail`, act, sync what 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from collections.abc import Sequence
 
 from eventlog import segments, tailrecord
 from eventlog.directory import Directory, create_segment, write_all
@@ -25,10 +27,14 @@ from eventlog.examine import (
     written_end,
 )
 from eventlog.frames import FRAME_HEADER_BYTES, Stop
-from eventlog.fs import SyncFailed, let_go, sync
+from eventlog.fs import FileSystem, SyncFailed, let_go, sync
 from eventlog.lock import WriterLock
 from eventlog.segments import FOOTER_BYTES, HEADER_BYTES, name_of
 from eventlog.tailrecord import TELL_BYTES, TailRecord
+
+# These say "no room", before or in a write that is then taken back: the handle goes on when there is room again.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_STEP_MIN, _STEP_MAX = 64 << 10, 1 << 20  # bytes: a size change at each commit would cost 40 % of it
 
 
 class Tail:
@@ -71,6 +77,30 @@ class Tail:
         self.last: tuple[int, bytes] | None = None
         self.unconfirmed: tuple[int, int, int] | None = None
         self.report = [] if report is None else report
+
+    def keep_headers(self, frames: Sequence[bytes], end: int) -> None:
+        """These frames were written from `self.end` to `end`: keep their headers, unless others wrote before them."""
+        if self.headers_end == self.end:
+            for frame in frames:
+                self.headers += frame[:FRAME_HEADER_BYTES]
+            self.headers_end = end
+
+    def grow(self, fs: FileSystem, needed: int, limit: int, *, others: bool) -> None:
+        """Reserve space up to `needed` in steps, within `limit`; at the end of a disk's room, only what is needed. Raises OSError."""
+        if others:
+            self.allocated = max(self.allocated, fs.size(self.fd))  # they grow it as well
+            if needed <= self.allocated:
+                return
+        step = min(max(_STEP_MIN, self.allocated), _STEP_MAX)
+        wanted = max(needed, min(self.allocated + step, limit))
+        try:
+            fs.fallocate(self.fd, self.allocated, wanted - self.allocated)
+            self.allocated = wanted
+        except OSError as error:
+            if error.errno not in NO_ROOM or wanted == needed:
+                raise
+            fs.fallocate(self.fd, self.allocated, needed - self.allocated)
+            self.allocated = needed
 
 
 def find_tail(directory: Directory, lock: WriterLock, boot: bytes, *, patient: bool = False) -> Tail:

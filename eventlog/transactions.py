@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter_ns
 
 from eventlog import payload
+from eventlog.entry import Entry
 from eventlog.errors import PayloadError
 from eventlog.events import Event, Expect, Recorded
 from eventlog.jsonroad import loads
@@ -19,7 +20,7 @@ from eventlog.payload import ALL_NAMES, masks_of
 from eventlog.reader import Reader, Wanted
 from eventlog.snapshotfiles import Debt, SnapshotFiles
 from eventlog.watermark import Mark
-from eventlog.writer import Entry, Writer
+from eventlog.writer import Writer
 
 if TYPE_CHECKING:
     from typing import Any

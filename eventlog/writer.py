@@ -13,15 +13,14 @@ from fcntl import LOCK_UN
 
 from eventlog import frames
 from eventlog.directory import Directory, write_all
+from eventlog.entry import Entry
 from eventlog.errors import Conflict, EventLogError, LogClosed, LogPoisoned, NotWritten, OutcomeUnknown
 from eventlog.events import Expect
-from eventlog.examine import reader_of
-from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, SEAL
+from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK
 from eventlog.fs import SyncFailed
-from eventlog.jsonroad import dumps
 from eventlog.light import TYPE_CHECKING, Lazy, TypeVar
 from eventlog.lock import WriterLock
-from eventlog.opening import confirmed, succeed
+from eventlog.opening import NO_ROOM, confirmed, succeed
 from eventlog.payload import Draft
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.tailrecord import READ_BYTES, TELL_BYTES
@@ -34,24 +33,9 @@ else:
 
 T = TypeVar("T")
 
-# These say "no room", before or in a write that is then taken back: the handle goes on when there is room again.
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-_STEP_MIN, _STEP_MAX = 64 << 10, 1 << 20  # bytes: a size change at each commit would cost 40 % of it
 _NOTHING = Draft(b"", 0, 0, 0)
 _ZEROS = bytes(FRAME_HEADER_BYTES)
-
-
-class Entry:
-    """A commit on its way: drafted, then written (`first` is its seq) or refused (`error`). Without a draft it only waits for a sync."""
-
-    __slots__ = ("draft", "durable", "error", "expect", "first", "settled", "time", "writing")
-
-    def __init__(self, draft: Draft | None, expect: Expect | None = None, *, durable: bool = True) -> None:
-        self.draft, self.expect, self.durable = draft, expect, durable
-        self.first = self.time = 0
-        self.writing = self.settled = False
-        self.error: EventLogError | None = None
 
 
 class Writer:
@@ -235,10 +219,7 @@ class Writer:
                 entry.first, entry.error, entry.writing = 0, error, False
             return error
         tail = self.view.tail
-        if tail.headers_end == tail.end:
-            for frame in joined:
-                tail.headers += frame[:FRAME_HEADER_BYTES]
-            tail.headers_end = end
+        tail.keep_headers(joined, end)
         tail.end, tail.seq, tail.events_end = end, seq, end
         self._wrote = True
         for entry in waiting:
@@ -251,7 +232,7 @@ class Writer:
         needed = tail.end + len(data)
         try:
             if needed > tail.allocated:
-                self._grow(needed)
+                tail.grow(fs, needed, self.segment_bytes_max, others=self.view.shared > 0)
             if tail.rewrite is not None:
                 offset, marks = tail.rewrite
                 write_all(fs, tail.fd, marks, offset)
@@ -260,24 +241,6 @@ class Writer:
         except OSError as error:
             self._take_back(len(data), error)
         tail.last = (tail.end, data)
-
-    def _grow(self, needed: int) -> None:
-        """Reserve space in steps; at the end of a disk's room, only what is needed."""
-        tail = self.view.tail
-        if self.view.shared:
-            tail.allocated = max(tail.allocated, self._fs.size(tail.fd))  # others grow it as well
-            if needed <= tail.allocated:
-                return
-        step = min(max(_STEP_MIN, tail.allocated), _STEP_MAX)
-        wanted = max(needed, min(tail.allocated + step, self.segment_bytes_max))
-        try:
-            self._fs.fallocate(tail.fd, tail.allocated, wanted - tail.allocated)
-            tail.allocated = wanted
-        except OSError as error:
-            if error.errno not in _NO_ROOM or wanted == needed:
-                raise
-            self._fs.fallocate(tail.fd, tail.allocated, needed - tail.allocated)
-            tail.allocated = needed
 
     def _take_back(self, length: int, error: OSError) -> None:
         """A write failed: put zeros where a part of it may stand, so that it never appears later."""
@@ -302,7 +265,7 @@ class Writer:
         if isinstance(error, SyncFailed):
             self._doubt(error)
             self._warn_others()
-        elif error.errno not in _NO_ROOM | _NO_DESCRIPTOR:
+        elif error.errno not in NO_ROOM | _NO_DESCRIPTOR:
             self.poison = f"{message}; this handle is done: open the log again"
         raise NotWritten(self.poison or message, error) from error
 
@@ -314,18 +277,7 @@ class Writer:
                 self.sync(self.view.position())
             except EventLogError as error:
                 return error
-        now = self._fs.now()
-        what: dict[str, int] = {"first": tail.number, "last": tail.seq - 1, "time": now}
-        try:
-            index = indexes.build(reader_of(self.directory, tail.fd), tail.end, tail.number, tail.salt, tail.headers)
-        except OSError:
-            index = None  # it saves others time, and no more
-        before = b""
-        if index is not None:
-            what["index"] = tail.end
-            before = frames.encode(Draft(indexes.pack(index), 0, 0, 0), tail.seq, tail.durable, now, MARK, tail.salt)
-        said = dumps(what)
-        seal = frames.encode(Draft(said + b" " * (-len(said) % 8), 0, 0, 0), tail.seq, tail.durable, now, SEAL, tail.salt)
+        before, seal = indexes.seal(self.directory, tail, self._fs.now())
         begin = tail.end + len(before)
         try:
             try:
@@ -416,9 +368,7 @@ class Writer:
             frame = frames.encode(_NOTHING, tail.seq, tail.durable, self.lock.time, MARK, tail.salt)
             self._append(frame)
             tail.marked = tail.durable
-            if tail.headers_end == tail.end:
-                tail.headers += frame
-                tail.headers_end += len(frame)
+            tail.keep_headers((frame,), tail.end + len(frame))
             tail.end += len(frame)
 
     def dirty(self) -> bool:

@@ -452,7 +452,8 @@ def test_a_reconciler_whose_hook_was_killed_is_not_joined_by_another(claude: Cla
 # fmt: off
 PASS_THROUGH = {
     "eventlog", "eventlog.background", "eventlog.batch", "eventlog.cli", "eventlog.cli.hook",
-    "eventlog.crashpoints", "eventlog.digests", "eventlog.directory", "eventlog.errors", "eventlog.events", "eventlog.examine",
+    "eventlog.crashpoints", "eventlog.digests", "eventlog.directory", "eventlog.entry", "eventlog.errors", "eventlog.events",
+    "eventlog.examine",
     "eventlog.forks", "eventlog.frames", "eventlog.fs", "eventlog.group", "eventlog.jsonroad", "eventlog.light",
     "eventlog.lock", "eventlog.log", "eventlog.opening", "eventlog.payload", "eventlog.projections", "eventlog.projections.deliveries",
     "eventlog.projections.delivery_events", "eventlog.projections.delivery_presence", "eventlog.projections.delivery_words",

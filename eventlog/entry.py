@@ -1,0 +1,22 @@
+"""What waits in the queue of a handle: a commit on its way."""
+
+from __future__ import annotations
+
+from eventlog.light import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from eventlog.errors import EventLogError
+    from eventlog.events import Expect
+    from eventlog.payload import Draft
+
+
+class Entry:
+    """A commit on its way: drafted, then written (`first` is its seq) or refused (`error`). Without a draft it only waits for a sync."""
+
+    __slots__ = ("draft", "durable", "error", "expect", "first", "settled", "time", "writing")
+
+    def __init__(self, draft: Draft | None, expect: Expect | None = None, *, durable: bool = True) -> None:
+        self.draft, self.expect, self.durable = draft, expect, durable
+        self.first = self.time = 0
+        self.writing = self.settled = False
+        self.error: EventLogError | None = None
