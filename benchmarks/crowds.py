@@ -56,13 +56,15 @@ def shared_out(items: Sequence[Any], opened: Opened, count: int) -> Sample:
     return {"rate": each * count / seconds, **latencies([one for some in took for one in some])}
 
 
-def many_threads(bench: Bench, store: Store, made: Sequence[Event], count: int) -> Side:
-    """The store in `count` threads, a new one each round."""
+def many_threads(bench: Bench, store: Store, made: Sequence[Event], count: int, *, warm: int = 0) -> Side:
+    """The store in `count` threads, a new one each round; the first `warm` operations for each thread are not timed."""
     items = store.prepare(made)
 
     def turn() -> Sample:
         opened = store.open(bench.place(store.kind))
         try:
+            if warm:
+                opened.run(items[: warm * count])
             return shared_out(items, opened, count)
         finally:
             opened.close()

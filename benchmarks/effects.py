@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -18,24 +22,65 @@ from eventlog import EventLog
 from eventlog.recovery import EffectClass, Toolbox
 
 IN_FLIGHT = 16
+WARM = 5  # effects of each agent before the clock starts, of every side alike: what a store does once, at the first, is no effect's cost
 LOOP = "3 x (pwrite+fdatasync)"
 TARGETS = {"outbox": 1.0, "eventsourcing-effect": 1.3, "dbos": 3.0}
 
 
-def guarded_in_threads(log: EventLog, count: int, threads: int) -> Sample:
-    """`count` effects in so many agents at once: threads of one process, each with a branch of its own."""
+def guarded_in_threads(log: EventLog, count: int, agents: int, warm: int = WARM) -> Sample:
+    """`count` effects of so many agents at once, behind `warm` of each: threads of one process, each with a branch of its own."""
     tools = Toolbox(log)
     tool = tools.guard(nothing, EffectClass.NON_IDEMPOTENT)
-    each = count // threads
+    each = count // agents
     with contextlib.ExitStack() as entered:
-        attempts = [entered.enter_context(tools.attempt(f"bench-{number}", 1)) for number in range(threads)]
+        attempts = [entered.enter_context(tools.attempt(f"bench-{number}", 1)) for number in range(agents)]
 
-        def work(number: int) -> None:
-            for step in range(each):
-                attempts[number].call(tool, text=ARGUMENT, step=step + 1)
+        def work(number: int, first: int, last: int) -> None:
+            for step in range(first, last + 1):
+                attempts[number].call(tool, text=ARGUMENT, step=step)
 
-        seconds = in_threads(threads, work)
-    return {"rate": each * threads / seconds}
+        for number in range(agents):
+            work(number, 1, warm)
+        seconds = in_threads(agents, lambda number: work(number, warm + 1, warm + each))
+    return {"rate": each * agents / seconds}
+
+
+async def nothing_async(text: str) -> dict[str, Any]:
+    """The tool, for coroutines: it never waits, so that what is measured is the guard around it."""
+    return nothing(text)
+
+
+def guarded_in_coroutines(log: EventLog, count: int, agents: int, warm: int = WARM) -> Sample:
+    """The same with agents that are coroutines of one event loop."""
+    tools = Toolbox(log)
+    tool = tools.guard(nothing_async, EffectClass.NON_IDEMPOTENT)
+    each = count // agents
+
+    async def everybody() -> float:
+        async with contextlib.AsyncExitStack() as entered:
+            attempts = [await entered.enter_async_context(tools.attempt(f"bench-{number}", 1)) for number in range(agents)]
+
+            async def work(number: int, first: int, last: int) -> None:
+                for step in range(first, last + 1):
+                    await attempts[number].acall(tool, text=ARGUMENT, step=step)
+
+            for number in range(agents):
+                await work(number, 1, warm)
+            start = time.perf_counter()
+            await asyncio.gather(*(work(number, warm + 1, warm + each) for number in range(agents)))
+            return time.perf_counter() - start
+
+    return {"rate": each * agents / asyncio.run(everybody())}
+
+
+def in_flight(bench: Bench, guarded: Callable[[EventLog, int, int], Sample], count: int) -> Side:
+    """`count` effects of 16 agents, in a new log each round."""
+
+    def turn() -> Sample:
+        with EventLog.open(bench.place("log")) as log:
+            return guarded(log, count, IN_FLIGHT)
+
+    return turn
 
 
 def frames_of_effects(path: Path, count: int) -> list[bytes]:
@@ -56,6 +101,7 @@ def three_times(bench: Bench, frames: Sequence[bytes]) -> Side:
     def turn() -> Sample:
         opened = STORES["bare"].open(bench.place("bare"))
         try:
+            opened.run(frames[: 3 * WARM])
             sample = one_by_one(opened.run, frames)
         finally:
             opened.close()
@@ -65,23 +111,23 @@ def three_times(bench: Bench, frames: Sequence[bytes]) -> Side:
 
 
 def effects(bench: Bench) -> list[Result]:
-    """A guarded no-op effect, one at a time and 16 in flight."""
-    made = events(bench.size(150, 16))
-    many = events(max(IN_FLIGHT * 2, bench.size(640)))
+    """A guarded no-op effect, one at a time and 16 in flight, in threads and in coroutines.
+
+    A turn of ours is long enough that the steady state is measured; those that are dear get less to do.
+    """
+    made = events(bench.size(600, 16))
+    many = events(max(IN_FLIGHT * 2, bench.size(1600)))
     stores = available(bench, EFFECTS.values())
     guard, box = EFFECTS["guard"].title, EFFECTS["outbox"].title
     crowd, boxes = f"{guard}s, {IN_FLIGHT} in flight", f"{box}, {IN_FLIGHT} in flight"
-
-    def crowd_turn() -> Sample:
-        with EventLog.open(bench.place("log")) as log:
-            return guarded_in_threads(log, len(many), IN_FLIGHT)
-
-    # DBOS and LangGraph are slow enough to be heard out with less.
-    less = {"dbos": made[: max(4, len(made) // 4)], "langgraph": made[: max(4, len(made) // 2)]}
-    sides: dict[str, Side] = {store.title: one_thread(bench, store, less.get(store.kind, made)) for store in stores}
+    coroutines = f"{crowd}, coroutines"
+    less = {kind: made[: max(4, len(made) // part)] for kind, part in (("eventsourcing-effect", 4), ("dbos", 16), ("langgraph", 8))}
+    sides: dict[str, Side] = {store.title: one_thread(bench, store, less.get(store.kind, made), warm=WARM) for store in stores}
     sides[LOOP] = three_times(bench, frames_of_effects(bench.place("frames"), len(made)))
-    sides[crowd] = crowd_turn
-    sides[boxes] = many_threads(bench, EFFECTS["outbox"], many[: max(IN_FLIGHT * 2, len(many) // 4)], IN_FLIGHT)
+    sides[crowd] = in_flight(bench, guarded_in_threads, len(many))
+    sides[coroutines] = in_flight(bench, guarded_in_coroutines, len(many))
+    boxed = many[: max(IN_FLIGHT * 2, len(many) // 4)]  # all wait for one connection: a fourth shows how fast that is
+    sides[boxes] = many_threads(bench, EFFECTS["outbox"], boxed, IN_FLIGHT, warm=WARM)
     unit = "effects/s"
     figures = [Figure("guarded effect : bare 3 x (pwrite+fdatasync)", guard, LOOP, 0.8, unit=unit)]
     figures += [
@@ -89,12 +135,16 @@ def effects(bench: Bench) -> list[Result]:
         for store in stores
         if store.title != guard
     ]
+    said = f"{IN_FLIGHT} guarded effects in flight"
     figures += [
         Figure("guarded effect, median time : bare 3 x (pwrite+fdatasync)", guard, LOOP, None, "p50_ms", "ms", at_most=True),
         Figure("guarded effect, median time : sqlite3 outbox", guard, box, None, "p50_ms", "ms", at_most=True),
-        Figure(f"{IN_FLIGHT} guarded effects in flight : bare single loop", crowd, LOOP, 1.8, unit=unit),
-        Figure(f"{IN_FLIGHT} guarded effects in flight : as many on the sqlite3 outbox", crowd, boxes, None, unit=unit),
+        Figure(f"{said} : bare single loop", crowd, LOOP, 1.8, unit=unit),
+        Figure(f"{said} : as many on the sqlite3 outbox", crowd, boxes, None, unit=unit),
+        Figure(f"{said}, coroutines : bare single loop", coroutines, LOOP, 1.8, unit=unit),
+        Figure(f"{said}, coroutines : {IN_FLIGHT} threads on the sqlite3 outbox", coroutines, boxes, None, unit=unit),
     ]
     syncs = of_each(bench, stores, bench.size(150, 10))
-    syncs[crowd] = syncs_of(bench.place("log"), len(many), lambda log: guarded_in_threads(log, len(many), IN_FLIGHT))
+    for title, guarded in ((crowd, guarded_in_threads), (coroutines, guarded_in_coroutines)):
+        syncs[title] = syncs_of(bench.place("log"), len(many), partial(guarded, count=len(many), agents=IN_FLIGHT, warm=0))
     return bench.race("effects", sides, figures, syncs, title="guarded effect")

@@ -280,13 +280,15 @@ def available(bench: Bench, stores: Iterable[Store]) -> list[Store]:
     return found
 
 
-def one_thread(bench: Bench, store: Store, made: Sequence[Event]) -> Side:
-    """A new store each round; making and closing it is not timed. `rate` is operations a second."""
+def one_thread(bench: Bench, store: Store, made: Sequence[Event], *, warm: int = 0) -> Side:
+    """A new store each round; making and closing it is not timed, nor are its first `warm` operations. `rate` is operations a second."""
     items = store.prepare(made)
 
     def turn() -> Sample:
         opened = store.open(bench.place(store.kind))
         try:
+            if warm:
+                opened.run(items[:warm])
             return one_by_one(opened.run, items)
         finally:
             opened.close()
