@@ -14,9 +14,9 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import documents, machine, report
+from benchmarks import documents, machine, report, slowdisk
 from benchmarks.race import Bench, Result
-from benchmarks.workloads import WORKLOADS, load
+from benchmarks.workloads import SYNCED, WORKLOADS, load
 
 ROUNDS = 9
 QUICK_SCALE, QUICK_ROUNDS = 0.1, 3
@@ -26,15 +26,20 @@ FORMAT = 2
 def run(
     names: Sequence[str], *, rounds: int, scale: float, place: Path, say: Callable[[str], None], calm: float | None = None
 ) -> dict[str, Any]:
-    """Run these workloads (all, if none is named) below `place`; what is written as JSON. Leaves nothing there."""
+    """Run these workloads below `place`; what is written as JSON. Leaves nothing there.
+
+    If none is named: all, or, where syncs are stretched, those that wait for one.
+    """
     start = time.monotonic()
     root = Path(tempfile.mkdtemp(prefix="eventlog-bench-", dir=place))
     try:
         where = machine.describe(root)
+        if where["sync_us"] is not None and where["fdatasync_us"] < where["sync_us"]:
+            raise RuntimeError(f"a sync takes {where['fdatasync_us']} us behind a shim that should let it last {where['sync_us']} us")
         bench = Bench(root, rounds, scale, calm, say=say)
         results: list[Result] = []
         seconds: dict[str, float] = {}
-        wanted = list(names or WORKLOADS)
+        wanted = list(names or (WORKLOADS if where["sync_us"] is None else SYNCED))
         for number, name in enumerate(wanted, 1):
             begun = time.monotonic()
             say(f"workload {number} of {len(wanted)}: {name}")
@@ -59,12 +64,17 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"workloads, of: {', '.join(WORKLOADS)} (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"workloads, of: {', '.join(WORKLOADS)} (default: all; with --sync-us {', '.join(SYNCED)})"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the results here, too; - for standard output instead of the table")
     parser.add_argument("--record", action="store_true", help="write them into benchmarks/results/ and into README.md and docs/")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work and 3 rounds: to see that it runs")
     parser.add_argument("--calm", type=float, metavar="CORES", help="do a round again if others took more cores than that meanwhile")
+    parser.add_argument(
+        "--sync-us", type=int, metavar="US", help="let each sync of every side last at least so many us, as on a slower disk (needs cc)"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
     parser.add_argument("--dir", default=tempfile.gettempdir(), help="where to write: on the disk to be measured (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -73,11 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{', '.join(unknown)}: no such workload; there are: {', '.join(WORKLOADS)}")
     if options.record and (options.names or options.quick or options.scale != 1):
         parser.error("--record takes all workloads in full: what the documents say comes from one run")
+    if options.sync_us is not None and not 0 < options.sync_us <= slowdisk.US_MAX:
+        parser.error(f"--sync-us: {options.sync_us} is not from 1 to {slowdisk.US_MAX}")
     errors = Console(stderr=True)
     if (kind := machine.file_system(Path(options.dir))) in {"tmpfs", "ramfs"}:
         if options.record:
             parser.error(f"--dir: {options.dir} is a {kind}, where a sync costs nothing: name a directory on a disk")
         errors.print(f"warning: {options.dir} is a {kind}, where a sync costs nothing: name a directory on a disk with --dir", markup=False)
+    if options.sync_us is not None and options.sync_us != slowdisk.stretched_us():
+        try:
+            return slowdisk.run_again(options.sync_us, sys.argv[1:] if arguments is None else arguments)
+        except slowdisk.Refused as error:
+            errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            return 2
     rounds, scale = (min(QUICK_ROUNDS, options.rounds), QUICK_SCALE) if options.quick else (options.rounds, options.scale)
     with errors.status("measuring") as status:
 

@@ -1,7 +1,8 @@
 """README.md and docs/performance.md say what the newest file under benchmarks/results/ says, and nothing else: their tables are generated.
 
 Between two marks each of them holds a block that `python -m benchmarks.report --write` writes; a test fails when a block, or a plot under
-docs/plots/, is not what the newest file gives.
+docs/plots/, is not what the newest file gives. A run with stretched syncs (slowdisk.py) is never that file: the newest of those has a
+section of its own, and none if there is none.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import report
 from benchmarks.charts import charts
+from benchmarks.workloads import SYNCED
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PLOTS = Path("benchmarks", "results"), Path("docs", "plots")
@@ -44,9 +46,10 @@ HEADLINES = (
     Headline("guarded effect : eventsourcing, 3 saves", "", "eventsourcing, 3 saves"),
     Headline("guarded effect : DBOS (SQLite) step", "", "DBOS on SQLite, recorded after the call only"),
     Headline("guarded effect : LangGraph (SqliteSaver) node", "", "LangGraph, recorded after the call only"),
-    Headline(
-        "16 guarded effects in flight : as many on the sqlite3 outbox", "16 guarded effects in flight", "as many on the sqlite3 outbox"
-    ),
+    Headline("16 guarded effects in flight, coroutines : bare single loop", "16 of them in flight, coroutines", "the bare loop, alone"),
+    Headline("16 guarded effects in flight, coroutines : 16 threads on the sqlite3 outbox", "", "16 threads on the sqlite3 outbox"),
+    Headline("16 guarded effects in flight : bare single loop", "16 of them in flight, threads", "the bare loop, alone"),
+    Headline("16 guarded effects in flight : as many on the sqlite3 outbox", "", "as many on the sqlite3 outbox"),
     Headline("fold, commits of 1 : orjson.loads of the bodies", "fold, one-event commits", "`orjson.loads` of the bodies in memory"),
     Headline("fold, commits of 1 : sqlite3 SELECT + loads", "", "sqlite3 SELECT + loads"),
     Headline("fold, commits of 1 : eventsourcing notifications", "", "eventsourcing"),
@@ -81,7 +84,7 @@ def headline_rows(found: Mapping[str, Any]) -> list[list[str]]:
     return [row[:-1] for row in rows]
 
 
-def readme_block(found: Mapping[str, Any]) -> str:
+def readme_block(found: Mapping[str, Any], stretched: Mapping[str, Any] | None = None) -> str:
     where = found["machine"]
     text = (
         f"Ratios within one run, interleaved, medians of {found['rounds']} rounds; {where['cores']} cores of {where['cpu']}, "
@@ -89,12 +92,45 @@ def readme_block(found: Mapping[str, Any]) -> str:
         f"{where['fdatasync_us']:.0f} µs; {where['date'][:10]}."
     )
     lines = [text, "", *report.table(("", "ours", "beside", "ratio"), headline_rows(found)), ""]
+    if stretched is not None:
+        lines += [_targets_met(found, stretched), ""]
     drawn = charts(found)
     lines += [f"![{name.removesuffix('.svg')}]({(PLOTS / name).as_posix()})" for name in ("commits.svg", "effects.svg") if name in drawn]
     return "\n".join(lines)
 
 
-def performance_block(found: Mapping[str, Any]) -> str:
+def _synced(found: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
+    """The figures, or the races, in which operations wait for a sync."""
+    return [one for one in found[part] if one["workload"] in SYNCED]
+
+
+def _targets_met(found: Mapping[str, Any], stretched: Mapping[str, Any]) -> str:
+    """One sentence on how much of the targets hangs on the disk."""
+    slow, fast = ({figure["name"]: figure["met"] for figure in _synced(run, "figures")} for run in (stretched, found))
+    names = [name for name, met in slow.items() if met is not None and fast.get(name) is not None]
+    return (
+        f"Of the {len(names)} targets for what waits for a sync, {sum(fast[name] for name in names)} are met on this disk, and "
+        f"{sum(slow[name] for name in names)} where each sync of every side is stretched to {stretched['machine']['sync_us']} µs: "
+        "[docs/performance.md](docs/performance.md)."
+    )
+
+
+def stretched_section(found: Mapping[str, Any], stretched: Mapping[str, Any]) -> list[str]:
+    """The run with stretched syncs, with the medians of the other beside."""
+    here = {figure["name"]: report.cells(figure)[1] for figure in _synced(found, "figures")}
+    disk_us, us = found["machine"]["fdatasync_us"], stretched["machine"]["sync_us"]
+    rows = [[*report.cells(figure), here.get(figure["name"], "")] for figure in _synced(stretched, "figures")]
+    lines = [f"### On a slower disk: each sync lasts {us} µs at least", ""]
+    lines += [
+        "A run of its own, not of a disk: syncs of every side were stretched (`--sync-us`, see Method). Only what waits for a sync. The "
+    ]
+    lines[-1] += f"last column is the median above, from the disk as it is, where an fdatasync takes {disk_us:.0f} µs."
+    lines += ["", *report.table((*report.HEADINGS, f"median at {disk_us:.0f} µs"), rows), "", report.conditions(stretched), ""]
+    lines += [f"Skipped: {peer}: {reason}\n" for peer, reason in stretched["skipped"].items()]
+    return [*lines, *(f"- {race['title']}: {race['load']}" for race in _synced(stretched, "races")), ""]
+
+
+def performance_block(found: Mapping[str, Any], stretched: Mapping[str, Any] | None = None) -> str:
     versions = found["machine"]["versions"]
     lines = ["### Figures", "", *report.table(report.HEADINGS, [report.cells(figure) for figure in found["figures"]]), ""]
     lines += [report.conditions(found), ""]
@@ -107,6 +143,8 @@ def performance_block(found: Mapping[str, Any]) -> str:
     lines += ["### All sides", ""]
     for race in found["races"]:
         lines += [f"**{race['title']}** ({race['load']})", "", *report.table(*report.side_table(race)), ""]
+    if stretched is not None:
+        lines += stretched_section(found, stretched)
     return "\n".join(lines).rstrip()
 
 
@@ -119,25 +157,41 @@ def replaced(text: str, block: str) -> str:
     return f"{before}{BEGIN}\n\n{block}\n\n{END}{after}"
 
 
+def _newest(root: Path, *, stretched: bool) -> dict[str, Any] | None:
+    """The last by name, which is by date, of the one kind or the other. What is in a file decides, not its name."""
+    for file in sorted((root / RESULTS).glob("*.json"), reverse=True):
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if (found["machine"].get("sync_us") is not None) == stretched:
+            return found
+    return None
+
+
 def newest(root: Path = ROOT) -> dict[str, Any]:
-    """The results that the documents are about: the last by name, which is by date. Raises FileNotFoundError without any."""
-    files = sorted((root / RESULTS).glob("*.json"))
-    if not files:
+    """The results that the documents are about: of a disk as it is. Raises FileNotFoundError without any."""
+    if (found := _newest(root, stretched=False)) is None:
         raise FileNotFoundError(f"{root / RESULTS}: no results; make some with: python -m benchmarks --record")
-    found: dict[str, Any] = json.loads(files[-1].read_text(encoding="utf-8"))
     return found
 
 
-def wanted(found: Mapping[str, Any], root: Path = ROOT) -> dict[Path, str]:
-    """Path -> what must be in it, for these results."""
-    blocks = {root / "README.md": readme_block(found), root / "docs" / "performance.md": performance_block(found)}
+def newest_stretched(root: Path = ROOT) -> dict[str, Any] | None:
+    """The results with stretched syncs that the documents show, too; None without any."""
+    return _newest(root, stretched=True)
+
+
+def wanted(root: Path = ROOT) -> dict[Path, str]:
+    """Path -> what must be in it, for the newest results."""
+    found, stretched = newest(root), newest_stretched(root)
+    blocks = {
+        root / "README.md": readme_block(found, stretched),
+        root / "docs" / "performance.md": performance_block(found, stretched),
+    }
     files = {path: replaced(path.read_text(encoding="utf-8"), block) for path, block in blocks.items()}
     return {**files, **{root / PLOTS / name: svg for name, svg in charts(found).items()}}
 
 
-def write(found: Mapping[str, Any], root: Path = ROOT) -> list[Path]:
+def write(root: Path = ROOT) -> list[Path]:
     """Write the blocks and the plots; a plot that is drawn no more is removed."""
-    files = wanted(found, root)
+    files = wanted(root)
     (root / PLOTS).mkdir(exist_ok=True)
     for old in (root / PLOTS).glob("*.svg"):
         if old not in files:
@@ -148,10 +202,11 @@ def write(found: Mapping[str, Any], root: Path = ROOT) -> list[Path]:
 
 
 def record(found: Mapping[str, Any], root: Path = ROOT) -> Path:
-    """Keep these results as the newest, and write the documents from them."""
+    """Keep these results as the newest of their kind, and write the documents."""
     where = found["machine"]
-    file = root / RESULTS / f"{where['date'].replace(':', '')}-{where['file_system']}.json"
+    kind = "" if where.get("sync_us") is None else f"-sync{where['sync_us']}us"
+    file = root / RESULTS / f"{where['date'].replace(':', '')}-{where['file_system']}{kind}.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(report.as_json(found), encoding="utf-8")
-    write(found, root)
+    write(root)
     return file

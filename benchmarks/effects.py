@@ -113,8 +113,8 @@ def three_times(bench: Bench, frames: Sequence[bytes]) -> Side:
 def effects(bench: Bench) -> list[Result]:
     """A guarded no-op effect, one at a time and 16 in flight, in threads and in coroutines.
 
-    Many of them, since sqlite's WAL grows until its first checkpoint, after 300 effects or so; a sync then costs it twice as much as
-    later, when it writes over what is there. Those that are dear get less to do.
+    Many of them, since sqlite's WAL grows until its first checkpoint, after 300 effects or so; a sync then costs it half as much
+    again as later, when it writes over what is there. Those that are dear get less to do.
     """
     made = events(bench.size(800, 16))
     many = events(max(IN_FLIGHT * 2, bench.size(1600)))

@@ -10,11 +10,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.slowdisk import stretched_us
+
 PEERS = ("lmdb", "rocksdict", "eventsourcing", "litequeue", "persist-queue", "dbos", "langgraph", "langgraph-checkpoint-sqlite")
 
 
 def describe(place: Path) -> dict[str, Any]:
-    """Machine, kernel, disk, versions and date. `fdatasync_us` is what one costs in that directory: most figures hang on it."""
+    """Machine, kernel, disk, versions and date. `fdatasync_us` is what one costs in that directory: most figures hang on it.
+
+    `sync_us` is None, or what each was made to last at least (slowdisk.py).
+    """
     median_us, p99_us = sync_costs(place)
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -23,6 +28,7 @@ def describe(place: Path) -> dict[str, Any]:
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         **_disk(place),
+        "sync_us": stretched_us(),
         "fdatasync_us": round(median_us, 1),
         "fdatasync_p99_us": round(p99_us, 1),
         "python": f"{platform.python_implementation()} {platform.python_version()}",

@@ -1,6 +1,6 @@
 """The results as text: a table for people (rich), and Markdown; all pure functions of what the file says.
 
-`python -m benchmarks.report FILE` prints the table in Markdown; `--write` writes the newest file under benchmarks/results/ into README.md
+`python -m benchmarks.report FILE` prints the table in Markdown; `--write` writes the newest files under benchmarks/results/ into README.md
 and docs/ (benchmarks/documents.py).
 """
 
@@ -67,10 +67,11 @@ HEADINGS = ("figure (ours : peer)", "median", "spread", "target", "ours", "peer"
 def conditions(found: Mapping[str, Any]) -> str:
     """One line on where and when."""
     where = found["machine"]
+    stretched = f"each sync STRETCHED to {where['sync_us']} us at least (sync_us), " if where.get("sync_us") else ""
     return (
         f"{where['date']}, {where['cores']} cores of {where['cpu']}, {where['system']}, {where['file_system']} on {where['device']} "
-        f"({where['write_cache']}), fdatasync {where['fdatasync_us']} us (p99 {where['fdatasync_p99_us']}), {where['python']}, "
-        f"sqlite {where['sqlite']}, "
+        f"({where['write_cache']}), fdatasync {where['fdatasync_us']} us (p99 {where['fdatasync_p99_us']}), {stretched}"
+        f"{where['python']}, sqlite {where['sqlite']}, "
         + ", ".join(f"{name} {version}" for name, version in where["versions"].items())
         + f"; {found['rounds']} rounds in {found['seconds']['all']:.0f} s"
         + (f", {found['scale']:g} of the full size" if found["scale"] != 1 else "")
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
     from benchmarks import documents
 
     if list(arguments) == ["--write"]:
-        for path in documents.write(documents.newest()):
+        for path in documents.write():
             print(f"written: {path}")
         return 0
     if len(arguments) != 1:

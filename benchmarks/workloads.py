@@ -23,6 +23,8 @@ WORKLOADS = {
     "memory": "sizes:memory",
     "verify": "verifying:verifying",
 }
+SYNCED = ("commit", "threads", "processes", "effects")
+"""Those whose operations wait for a sync: what a run with stretched syncs (slowdisk.py) is about."""
 
 
 def load(name: str) -> Callable[[Bench], list[Result]]:

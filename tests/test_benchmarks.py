@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # behind everything else: `benchmarks` is not installed, and nothing that is must be found here instead
 
-from benchmarks import documents, report  # noqa: E402
+from benchmarks import documents, report, slowdisk  # noqa: E402
 from benchmarks.charts import charts  # noqa: E402
 from benchmarks.commits import IMMEDIATE, commit_all  # noqa: E402
 from benchmarks.effect_peers import EFFECTS  # noqa: E402
@@ -28,7 +29,7 @@ from benchmarks.race import Bench  # noqa: E402
 from benchmarks.stores import events, syncs_of  # noqa: E402
 from benchmarks.svg import OURS, Bar, Group, chart  # noqa: E402
 from benchmarks.syncs import MARK, durable_calls  # noqa: E402
-from benchmarks.workloads import WORKLOADS  # noqa: E402
+from benchmarks.workloads import SYNCED, WORKLOADS  # noqa: E402
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for every workload: 40 s alone with all peers, minutes on a busy machine
 IN_THE_TABLE = {
@@ -36,7 +37,11 @@ IN_THE_TABLE = {
     "batched": ["BATCHED commit : sqlite3 WAL NORMAL transaction", "BATCHED commit of 100 events : sqlite3 executemany"],
     "threads": [f"{who} : bare loop of one thread" for who in ("16 threads", "64 threads", "64 coroutines")],
     "processes": ["8 processes : bare loop of one", "8 processes : 8 on sqlite3 WAL FULL"],
-    "effects": ["guarded effect : bare 3 x (pwrite+fdatasync)", "16 guarded effects in flight : bare single loop"],
+    "effects": [
+        "guarded effect : bare 3 x (pwrite+fdatasync)",
+        "16 guarded effects in flight : bare single loop",
+        "16 guarded effects in flight, coroutines : bare single loop",
+    ],
     "snapshots": ["status, fold, 10,000 events : 1,000 events", "hook decision, 10,000 events : 1,000 events"],
     "fold": ["fold, commits of 1 : orjson.loads of the bodies", "fold, commits of 100 : sqlite3 SELECT + loads"],
     "selective": ["selective fold, commits of 1 : fold of everything"],
@@ -49,9 +54,9 @@ IN_THE_TABLE = {
 }
 
 
-def run(*arguments: str, place: Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, place: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks", *arguments, "--dir", str(place)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False, env={**os.environ, **environ})
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,7 @@ def test_syncs_are_counted(found: dict[str, Any], tmp_path: Path) -> None:
     syncs = {side["name"]: side["syncs_per_operation"] for race in found["races"] for side in race["sides"]}
     assert syncs["eventlog IMMEDIATE, 64 coroutines"] < 0.6  # by our own seam: with strace or without
     assert syncs["guarded effects, 16 in flight"] < 3
+    assert syncs["guarded effects, 16 in flight, coroutines"] < 1
     assert syncs["eventlog BATCHED x100"] < 1
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: the syncs of one thread, ours and the peers', are not counted")
@@ -182,11 +188,13 @@ def test_the_machine_is_described(found: dict[str, Any]) -> None:
         "file_system",
         "device",
         "write_cache",
+        "sync_us",
         "fdatasync_us",
         "python",
         "sqlite",
         "versions",
     } <= set(found["machine"])
+    assert found["machine"]["sync_us"] is None
     assert found["format"] == 2
     assert found["rounds"] == 2
     assert set(found["seconds"]) == {*WORKLOADS, "all"}
@@ -210,7 +218,12 @@ def test_the_table_is_for_people_and_the_file_for_programs(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["nonsense"], "nonsense: no such workload; there are: commit"), (["verify", "--record"], "--record takes all workloads in full")],
+    [
+        (["nonsense"], "nonsense: no such workload; there are: commit"),
+        (["verify", "--record"], "--record takes all workloads in full"),
+        (["commit", "--record", "--sync-us", "110"], "--record takes all workloads in full"),
+        (["commit", "--sync-us", "0"], "0 is not from 1 to 1000000"),
+    ],
 )
 def test_usage_errors(arguments: list[str], said: str, tmp_path: Path) -> None:
     done = run(*arguments, place=tmp_path)
@@ -229,7 +242,7 @@ def test_figures_of_a_tmpfs_are_not_recorded() -> None:
 
 def test_the_documents_say_what_the_newest_results_say() -> None:
     """README.md, docs/performance.md and docs/plots/ are those that `python -m benchmarks.report --write` would write."""
-    wanted = documents.wanted(documents.newest())
+    wanted = documents.wanted()
     assert {path for path in wanted if path.suffix == ".svg"} == set((ROOT / "docs" / "plots").glob("*.svg"))
     for path, text in wanted.items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: python -m benchmarks.report --write"
@@ -242,26 +255,68 @@ def test_no_figure_of_the_readme_is_written_by_hand() -> None:
         assert not re.search(r"\d\s*(/s|events/s|commits/s|effects/s|µs)", part), "a measured rate outside the generated block"
 
 
-def test_recording_writes_file_documents_and_plots(found: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A directory with the documents that a recording writes, and an old plot."""
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "docs" / "plots").mkdir(parents=True)
     (tmp_path / "docs" / "plots" / "drawn-no-more.svg").write_text("<svg/>")
     for name in ("README.md", "docs/performance.md"):
         (tmp_path / name).write_text(f"before\n{documents.BEGIN}\nold\n{documents.END}\nafter\n")
+    return tmp_path
+
+
+def test_recording_writes_file_documents_and_plots(found: dict[str, Any], checkout: Path) -> None:
     for date in ("2026-01-02T03:04:05Z", "2026-01-02T03:05:05Z"):
         results = {**found, "machine": {**found["machine"], "date": date}}
-        file = documents.record(results, tmp_path)
-        assert json.loads(file.read_text()) == results == documents.newest(tmp_path)
-    for path, text in documents.wanted(documents.newest(tmp_path), tmp_path).items():
+        file = documents.record(results, checkout)
+        assert json.loads(file.read_text()) == results == documents.newest(checkout)
+    for path, text in documents.wanted(checkout).items():
         assert path.read_text() == text
-    readme = (tmp_path / "README.md").read_text()
+    readme = (checkout / "README.md").read_text()
     assert readme.startswith("before\n")
     assert readme.endswith("\nafter\n")
     assert "\nold\n" not in readme
-    assert not (tmp_path / "docs" / "plots" / "drawn-no-more.svg").exists()
-    assert (tmp_path / "docs" / "plots" / "commits.svg").exists()
+    assert not (checkout / "docs" / "plots" / "drawn-no-more.svg").exists()
+    assert (checkout / "docs" / "plots" / "commits.svg").exists()
     for target in re.findall(r"\]\(([^)]+\.svg)\)", readme):
-        assert (tmp_path / target).exists()
+        assert (checkout / target).exists()
+
+
+@pytest.mark.parametrize("date", ["2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z"])
+def test_a_stretched_run_never_passes_for_a_disk(found: dict[str, Any], checkout: Path, date: str) -> None:
+    """Recorded before or after the run of the disk as it is: it has a section of its own, and nothing else of the documents is from it."""
+    documents.record({**found, "machine": {**found["machine"], "date": "2026-01-02T00:00:00Z"}}, checkout)
+    alone = {path: path.read_text() for path in documents.wanted(checkout)}
+    slow = copy.deepcopy(found)
+    slow["machine"].update(date=date, sync_us=110, fdatasync_us=114.3)
+    slow["skipped"] = {"a peer": "not here"}
+    for figure in slow["figures"]:
+        figure["value"].update(median=77.77)  # a number to be found again
+        figure["met"] = None if figure["met"] is None else True
+    file = documents.record(slow, checkout)
+    assert file.name == f"{date.replace(':', '')}-{found['machine']['file_system']}-sync110us.json"
+    assert documents.newest(checkout)["machine"]["sync_us"] is None
+    assert documents.newest_stretched(checkout) == slow
+    together = {path: path.read_text() for path in documents.wanted(checkout)}
+    assert {path: text for path, text in together.items() if path.suffix == ".svg"} == {
+        path: text for path, text in alone.items() if path.suffix == ".svg"
+    }
+    before, section = together[checkout / "docs" / "performance.md"].split("### On a slower disk: each sync lasts 110 µs at least")
+    assert before.rstrip() + f"\n\n{documents.END}\nafter\n" == alone[checkout / "docs" / "performance.md"]
+    shown = [figure for figure in slow["figures"] if figure["workload"] in SYNCED]
+    assert section.count("| 77.77 |") == len(shown) > 20
+    assert "each sync STRETCHED to 110 us at least (sync_us)" in section
+    assert "Skipped: a peer: not here" in section
+    assert "fold" not in section
+    readme = together[checkout / "README.md"]
+    sentence = f"Of the {sum(figure['met'] is not None for figure in shown)} targets for what waits for a sync, "
+    (line,) = [line for line in readme.splitlines() if line.startswith(sentence)]
+    assert "is stretched to 110 µs" in line
+    assert readme.replace(f"{line}\n\n", "") == alone[checkout / "README.md"]
+    file.unlink()
+    documents.write(checkout)
+    assert {path: path.read_text() for path in documents.wanted(checkout)} == alone
 
 
 def test_a_document_without_its_marks_is_refused() -> None:
@@ -327,3 +382,86 @@ def test_a_round_that_others_disturbed_is_done_again(tmp_path: Path) -> None:
     rounds_thrown_away = 4
     assert len(turns) == 2 * (1 + rounds_thrown_away + 1)
     assert f"{rounds_thrown_away} rounds above -1 thrown away" in bench.races[0].load
+
+
+NEEDS_CC = pytest.mark.skipif(shutil.which("cc") is None, reason="no cc here: the shim that stretches syncs cannot be compiled")
+STRETCHED = """
+import os, sys, threading, time
+from pathlib import Path
+from benchmarks.slowdisk import stretched_us
+from benchmarks.workers import Crew
+
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+direct = os.open(sys.argv[1], os.O_WRONLY | os.O_DSYNC)
+for sync in (lambda: os.fdatasync(fd), lambda: os.fsync(fd), lambda: os.pwrite(direct, b"x", 0)):
+    other = []
+    thread = threading.Thread(target=lambda: (time.sleep(0.01), other.append("ran meanwhile")))
+    thread.start()
+    start, cpu = time.monotonic(), time.process_time()
+    sync()
+    seconds, cpu, meanwhile = time.monotonic() - start, time.process_time() - cpu, list(other)
+    thread.join()
+    assert seconds >= 0.3, f"a sync of {seconds} s"
+    assert cpu < 0.1, f"{cpu} s of CPU while it waited"
+    assert meanwhile, "the interpreter was locked while it waited"
+with Crew("bare", Path(sys.argv[1] + ".bare"), 1) as crew:
+    _, _, took = crew.work(2)
+assert min(took) >= 0.3, f"syncs of {took} s in a process of its own"
+try:
+    os.fdatasync(999_999)
+except OSError as error:
+    print(stretched_us(), error.strerror)
+"""
+
+
+@NEEDS_CC
+def test_a_stretched_sync_sleeps_and_lets_others_run(tmp_path: Path) -> None:
+    """Every kind of it, and those of a process that the first one starts."""
+    environ = {**slowdisk.preloaded(slowdisk.built(tmp_path), 300_000), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", STRETCHED, str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "300000 Bad file descriptor\n", "")
+    assert slowdisk.stretched_us() is None, "of this process, which is not behind it"
+
+
+@NEEDS_CC
+def test_stretched_syncs_meet_every_side(tmp_path: Path) -> None:
+    """Peers in C and Rust included; a side that syncs twice a commit waits twice."""
+    us = 2000
+    done = run("commit", "--scale", "0.001", "--rounds", "1", "--sync-us", str(us), "--json", "-", place=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    found = json.loads(done.stdout)
+    assert found["machine"]["sync_us"] == us <= found["machine"]["fdatasync_us"]
+    assert "each sync STRETCHED to 2000 us at least (sync_us)" in report.conditions(found)
+    waits = {side["name"]: side["metrics"]["p50_ms"]["median"] for race in found["races"] for side in race["sides"]}
+    assert {"eventlog IMMEDIATE", "pwrite+fdatasync", "sqlite3 WAL FULL"} <= set(waits)
+    for name, ms in waits.items():
+        assert ms >= us / 1000 * (2 if name.startswith("lmdb") else 1), name
+
+
+@pytest.mark.parametrize(
+    ("cc", "environ", "said"),
+    [
+        ("", {}, "--sync-us needs a C compiler, and there is no cc in PATH: install one, such as gcc"),
+        ("#!/bin/sh\necho 'x.c:1: error: no such header' >&2\nexit 1\n", {}, "cannot compile slowdisk.c: x.c:1: error: no such header"),
+        ("", {slowdisk.VARIABLE: "110"}, "syncs are not stretched to 110 us: the loader did not heed LD_PRELOAD"),
+    ],
+    ids=["no compiler", "no headers", "no preloading"],
+)
+def test_syncs_that_cannot_be_stretched_are_refused_in_one_line(cc: str, environ: dict[str, str], said: str, tmp_path: Path) -> None:
+    if sys.platform != "linux":
+        pytest.skip("not Linux: refused before a compiler is looked for")
+    if cc:
+        (tmp_path / "cc").write_text(cc)
+        (tmp_path / "cc").chmod(0o755)
+    done = run("commit", "--sync-us", "110", place=tmp_path, PATH=str(tmp_path), **environ)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]  # of a temporary directory on a tmpfs
+    assert said in line
+
+
+def test_syncs_are_not_stretched_without_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(slowdisk.Refused, match="needs Linux"):
+        slowdisk.built(tmp_path)
