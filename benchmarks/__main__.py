@@ -115,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Path(options.json).write_text(text, encoding="utf-8")
     if options.record:
         file = documents.record(json.loads(text))
-        console.print(f"recorded as {file}; README.md, docs/performance.md and docs/plots/ are written from it: look at them, and commit")
+        said = f"recorded as {file}; README.md, docs/performance.md and docs/plots/ are written from the newest: look at them, and commit"
+        console.print(said, soft_wrap=True)
     return 0
 
 

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,7 @@ def run_again(us: int, arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="eventlog-bench-shim-") as place:
         library = built(Path(place))
         child = subprocess.Popen([sys.executable, "-m", "benchmarks", *arguments], env=preloaded(library, us))
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         while child.returncode is None:
             with contextlib.suppress(KeyboardInterrupt):  # the child was interrupted, too: it takes its files away first
                 child.wait()
