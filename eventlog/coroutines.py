@@ -1,11 +1,12 @@
 """Commits from coroutines: queued without blocking, written by a thread of their own, woken together (design 3.2: acommit).
 
-asyncio is imported by whoever runs a loop; `import eventlog` does not.
+asyncio is imported by whoever runs a loop; `import eventlog` imports neither it nor this module.
 """
 
 from __future__ import annotations
 
 import weakref
+from asyncio import get_running_loop as running_loop
 
 from eventlog.background import Background
 from eventlog.entry import Entry
@@ -14,6 +15,8 @@ from eventlog.light import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
+
+__all__ = ["CoroutinePlace", "LoopWakes", "running_loop"]
 
 
 class CoroutinePlace(Place):

@@ -19,7 +19,7 @@ from eventlog.errors import EventLogError, LockTimeout, LogClosed, LogNotFound, 
 from eventlog.events import Commit, Durability, Event, Expect
 from eventlog.fs import REAL, FileSystem
 from eventlog.group import Group
-from eventlog.light import TYPE_CHECKING, TypeVar
+from eventlog.light import TYPE_CHECKING, Lazy, TypeVar
 from eventlog.lock import Owner, WriterLock
 from eventlog.reader import Reader
 from eventlog.reading import Reading
@@ -29,10 +29,14 @@ from eventlog.watermark import Watermark
 from eventlog.writer import Writer
 
 if TYPE_CHECKING:
+    import asyncio
     from pathlib import Path
     from typing import Any, Self
 
-    from eventlog.coroutines import LoopWakes
+    from eventlog import coroutines
+    from eventlog.coroutines import CoroutinePlace, LoopWakes
+else:
+    coroutines = Lazy("eventlog.coroutines")  # for who runs an event loop
 
 S = TypeVar("S")
 
@@ -156,33 +160,43 @@ class EventLog(Reading):
 
         A cancelled one is withdrawn if its turn has not come; else it is written all the same.
         """
-        import asyncio
+        future = coroutines.running_loop().create_future()
+        place = self._begin_commit(events, durability, expect, future)
+        try:
+            await future
+        except BaseException:  # cancelled, or the coroutine was closed
+            self._group.withdraw(place)
+            raise
+        return self._end_commit(place, durability)
 
-        from eventlog.coroutines import CoroutinePlace, LoopWakes
-
+    def _begin_commit(
+        self, events: Event | Iterable[Event], durability: Durability, expect: Expect | None, future: asyncio.Future[None]
+    ) -> CoroutinePlace:
+        """The first half of `acommit`: check, encode and queue, without blocking. `future` belongs to the running loop, and is set when the
+        commit has its outcome. Raises what is to be refused at once."""
         self._for_writing()
         entry = Entry(
             payload.encode(events, self._commit_bytes_max),
             None if expect is None else plain(expect),
-            durable=durability is Durability.IMMEDIATE or expect is not None,
+            durable=durability is _IMMEDIATE or expect is not None,
         )
-        loop = asyncio.get_running_loop()
+        loop = future.get_loop()
         wakes = self._loops.get(loop)
         if wakes is None:
-            wakes = self._loops[loop] = LoopWakes(loop)
-        place = CoroutinePlace(entry, loop.create_future(), wakes, self._async_leader)
+            wakes = self._loops[loop] = coroutines.LoopWakes(loop)
+        place = coroutines.CoroutinePlace(entry, future, wakes, self._async_leader)
         self._group.enqueue(place)
-        try:
-            await place.future
-        except asyncio.CancelledError:
-            self._group.withdraw(place)
-            raise
+        return place
+
+    def _end_commit(self, place: CoroutinePlace, durability: Durability) -> Commit:
+        """The second half, when the future of the place is set: the receipt, or the entry's error raised."""
+        entry = place.entry
         if entry.error is not None:
             raise again(entry.error)
-        if durability is Durability.BATCHED:
+        if durability is _BATCHED:
             self._batch.open_window()
         assert entry.draft is not None
-        return Commit(entry.first, entry.first + entry.draft.events - 1, entry.time, durability)
+        return _new(Commit, (entry.first, entry.first + entry.draft[1] - 1, entry.time, durability))
 
     def transact(
         self,
