@@ -14,6 +14,7 @@ import threading
 
 from eventlog.entry import Entry
 from eventlog.errors import EventLogError, OutcomeUnknown
+from eventlog.payload import Draft
 from eventlog.writer import Writer
 
 _CHAIN_MAX = 8  # threads
@@ -84,6 +85,36 @@ class Group:
         self._claimed = False  # the turn's batch was taken from the queue
         self._batch: list[Place] = []  # it, until each of its places has been told
 
+    def alone(self, draft: Draft, after_seq: int | None) -> tuple[int, int] | None:
+        """The short road of `commit` while nobody leads: no queue, nobody to wake. As `Writer.append`, and durable; None: nothing done."""
+        if self._led:
+            return None  # a look without the guard; the one below counts
+        writer, turn, me = self._writer, 0, threading.get_ident()
+        try:
+            with self._guard:
+                if not self._led:
+                    self._led = self._claimed = True
+                    self._leader, turn = me, self._turn
+            if not turn:
+                return None
+            written = writer.append(draft, after_seq)
+            if written is not None:
+                writer.sync()
+            return written
+        finally:
+            if turn:
+                try:
+                    with self._guard:
+                        lone = self._turn == turn and not self._queue
+                        if lone:  # what _hand_on does when nobody came meanwhile
+                            self._next, self._leader = None, 0
+                            self._led, self._claimed, self._turn = False, False, turn + 1
+                    if not lone:
+                        self._hand_on(turn, None, [])
+                except BaseException:
+                    self._hand_on(turn, None, [])
+                    raise
+
     def commit(self, entry: Entry) -> None:
         """Write the entry and make it durable together with its neighbours; its outcome is in the entry. Blocks."""
         place: ThreadPlace | None = None
@@ -99,7 +130,7 @@ class Group:
                     self._led = self._claimed = True
                     self._leader, turn = me, self._turn
             if place is None:
-                self._alone(entry)
+                self._process([entry])
             else:
                 place.wake.acquire()
                 if place.then is not None:
@@ -171,20 +202,6 @@ class Group:
             self._batch, self._queue, self._claimed, self._leader = self._queue, [], True, me
         self._process([place.entry for place in self._batch])
 
-    def _alone(self, entry: Entry) -> None:
-        """A leader without followers: nothing to gather, nobody to wake."""
-        writer = self._writer
-        if entry.draft is not None:
-            try:
-                written = writer.append(entry.draft, None if entry.expect is None else entry.expect.after)
-                if written is not None:
-                    entry.first, entry.time = written
-                    return writer.sync(writer.view.position())
-            except EventLogError as error:
-                entry.error = error
-                return None
-        return self._process([entry])
-
     def _hand_on(self, turn: int, own: Place | None, done: list[Place]) -> None:
         """End a turn: the next leader, then everybody who is done, is told. Interrupted anywhere, it can be done again."""
         with self._guard:
@@ -216,14 +233,15 @@ class Group:
         fresh = [entry for entry in entries if entry.draft is not None and not entry.first]
         unwritten: list[Entry] = []
         try:
-            position = writer.locked(writer.write, fresh) if fresh else writer.view.position()
+            if fresh:
+                writer.locked(writer.write, fresh)
         except EventLogError as error:
-            unwritten, position = fresh, writer.view.position()
+            unwritten = fresh
             for entry in fresh:
                 entry.error = error
         if any(entry.durable and entry not in unwritten for entry in entries):
             try:
-                writer.sync(position)
+                writer.sync()
             except EventLogError as error:
                 for entry in entries:
                     entry.error = entry.error or error

@@ -134,13 +134,19 @@ class EventLog(Reading):
         if self._closed is not None or writer is None or self._transactions.deciding:
             writer = self._for_writing()
         draft = payload.encode(events, self._commit_bytes_max)
-        if expect is None and durability is _BATCHED:
+        if expect is not None:
+            expect = self._transactions.look_ahead(expect)
+        written = None
+        if durability is _IMMEDIATE:
+            written = self._group.alone(draft, None if expect is None else expect.after)
+        elif expect is None:
             written = writer.append(draft)
             if written is not None:
                 self._batch.grew()
-                first, now = written
-                return _new(Commit, (first, first + draft[1] - 1, now, durability))
-        entry = Entry(draft, expect and self._transactions.look_ahead(expect))
+        if written is not None:
+            first, now = written
+            return _new(Commit, (first, first + draft[1] - 1, now, durability))
+        entry = Entry(draft, expect)
         if durability is _IMMEDIATE:
             self._group.commit(entry)
         else:

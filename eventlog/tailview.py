@@ -1,7 +1,7 @@
 """One handle's view of the tail, and how it is kept true among processes (design 3.4).
 
 Under the lock, before each append: has the tail record changed, and is there nothing at the place where the next frame goes? Whatever the
-answer, the bytes decide, never the record: it only saves looking. All methods but `position` need the writer lock.
+answer, the bytes decide, never the record: it only saves looking. All methods but `tell_durable` need the writer lock.
 """
 
 from __future__ import annotations
@@ -11,23 +11,13 @@ from eventlog.directory import Directory
 from eventlog.examine import scan
 from eventlog.frames import FRAME_HEADER_BYTES
 from eventlog.fs import let_go
-from eventlog.light import NamedTuple
 from eventlog.lock import WriterLock
 from eventlog.opening import Tail, find_tail
 from eventlog.segments import list_numbers
-from eventlog.tailrecord import READ_BYTES, RECORD_BYTES, TailRecord
+from eventlog.tailrecord import READ_BYTES, RECORD_BYTES, WORD_OFFSET, TailRecord, pack_word
 
 _UNKNOWN = b"unknown"  # no record begins with it
 _SHARED_FOR = 16  # commits for which a meeting with another writer is remembered
-
-
-class Position(NamedTuple):
-    """A place in the open segment to sync up to."""
-
-    number: int
-    fd: int
-    end: int
-    epoch: int
 
 
 class TailView:
@@ -149,8 +139,9 @@ class TailView:
 
     def tell_durable(self) -> None:
         """Write the durable word. The one thing that needs no lock: it may lag, and the epoch says what it belongs to."""
+        tail = self.tail
         try:  # noqa: SIM105 - contextlib.suppress takes as long as the write, after every sync
-            self._fs.pwrite(self.lock.fd, tailrecord.pack_word(self.tail.epoch, self.tail.durable), tailrecord.WORD_OFFSET)
+            self._fs.pwrite(self.lock.fd, pack_word(tail.epoch, tail.durable), WORD_OFFSET)
         except OSError:
             pass  # a word that is lost costs others a sync
 
@@ -164,11 +155,6 @@ class TailView:
         if record is None or record.inode != self.lock.inode:
             record = TailRecord(self._boot, self.lock.inode, tail.epoch, tail.number, tail.end, tail.seq)
         self._write(tailrecord.pack(record._replace(suspect_segment=tail.number, suspect=tail.durable)))
-
-    def position(self) -> Position:
-        """How far this handle has written, or has seen others write."""
-        tail = self.tail
-        return tuple.__new__(Position, (tail.number, tail.fd, tail.end, tail.epoch))
 
     def close_retired(self) -> None:
         """Close descriptors that no sync uses any more. Called by whoever has the right to sync."""

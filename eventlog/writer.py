@@ -24,7 +24,7 @@ from eventlog.opening import NO_ROOM, confirmed, succeed
 from eventlog.payload import Draft
 from eventlog.segments import HEADER_BYTES, name_of
 from eventlog.tailrecord import READ_BYTES, TELL_BYTES
-from eventlog.tailview import Position, TailView
+from eventlog.tailview import TailView
 
 if TYPE_CHECKING:
     from eventlog import indexes
@@ -152,7 +152,7 @@ class Writer:
                 except OSError:
                     lock.reopen()
 
-    def write(self, entries: Sequence[Entry]) -> Position:
+    def write(self, entries: Sequence[Entry]) -> None:
         """Append the entries that have a draft, in order; each ends up with `first` and `time`, or with an `error`.
 
         Frames are joined into one pwrite as far as the segment has room. Call it through `locked`.
@@ -172,7 +172,7 @@ class Writer:
                 failure = self._put(joined, waiting, end, seq) or (self._rotate() if full else None)
                 joined, waiting = [], []
                 if failure is not None:
-                    return self._stop(entries[number:], failure)
+                    return _stop(entries[number:], failure)
                 tail = self.view.tail
                 end, seq = tail.end, tail.seq
                 if entry.expect is not None and not self._holds(entry):
@@ -187,14 +187,7 @@ class Writer:
         view = self.view
         if view.shared or view.tail.end - view.told >= TELL_BYTES:
             view.tell()
-        return view.position()
-
-    def _stop(self, entries: Sequence[Entry], failure: EventLogError) -> Position:
-        """After a failure nothing more of a batch is written: a smaller commit might fit, over what was left half done."""
-        for entry in entries:
-            if entry.draft is not None:
-                entry.error = failure
-        return self.view.position()
+        return None
 
     def _holds(self, entry: Entry) -> bool:
         assert entry.expect is not None
@@ -274,7 +267,7 @@ class Writer:
         tail = self.view.tail
         if tail.unconfirmed is not None:  # a sealed segment is confirmed, all of it
             try:
-                self.sync(self.view.position())
+                self.sync()
             except EventLogError as error:
                 return error
         before, seal = indexes.seal(self.directory, tail, self._fs.now())
@@ -297,18 +290,21 @@ class Writer:
 
     # -- without the lock -------------------------------------------------------------------------------------------------------
 
-    def sync(self, position: Position) -> None:
-        """Make everything up to `position` durable. One thread at a time. Raises OutcomeUnknown, and poisons, when the disk refuses.
+    def sync(self) -> None:
+        """Make everything durable that this handle has written, or has seen others write in the open segment. One thread at a time.
 
-        fdatasync is never tried again after it failed: the kernel has marked the pages clean, and a second call would succeed over
-        the hole.
+        Raises OutcomeUnknown, and poisons, when the disk refuses. fdatasync is never tried again after it failed: the kernel has marked
+        the pages clean, and a second call would succeed over the hole.
         """
-        failure = None
+        view, failure = self.view, None
+        tail = view.tail
+        fd, end, number, epoch = tail.fd, tail.end, tail.number, tail.epoch
         with self.syncing:
             if self.poison is None:
                 try:
-                    self._fs.fdatasync(position.fd)
-                    if position.fd == self.view.tail.fd:
+                    self._fs.fdatasync(fd)
+                    tail = view.tail
+                    if tail.unconfirmed is not None and tail.fd == fd:
                         self._confirm()
                 except OSError as error:
                     failure = error
@@ -316,15 +312,15 @@ class Writer:
         with self.mutex:
             if failure is not None:
                 self._warn_others()
-            tail = self.view.tail
-            ours = tail.number == position.number and tail.epoch == position.epoch
-            if self.closed and ours and position.end <= tail.durable:
-                return  # closed meanwhile, and synced by that
+            tail = view.tail  # of another segment, or behind a cut, its offsets mean something else
+            ours = tail.number == number and tail.epoch == epoch
             if self.poison is not None:
+                if self.closed and ours and end <= tail.durable:
+                    return  # closed meanwhile, and synced by that
                 raise OutcomeUnknown(self.poison, failure) from failure
-            if ours and position.end > tail.durable:
-                tail.durable = position.end
-                self.view.tell_durable()
+            if ours and end > tail.durable:
+                tail.durable = end
+                view.tell_durable()
 
     def _confirm(self) -> None:
         """Our sync says nothing of what others wrote before we opened the file, if its write-back failed for them. Raises OSError."""
@@ -397,3 +393,10 @@ class Writer:
             self.view.close()
         if failure is not None:
             raise OutcomeUnknown(doubt or "", failure) from failure
+
+
+def _stop(entries: Sequence[Entry], failure: EventLogError) -> None:
+    """After a failure nothing more of a batch is written: a smaller commit might fit, over what was left half done."""
+    for entry in entries:
+        if entry.draft is not None:
+            entry.error = failure

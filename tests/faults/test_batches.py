@@ -34,8 +34,8 @@ def test_a_rotation_that_fails_inside_a_batch_stops_the_batch(tmp_path: Path, ca
     assert writer is not None
     acknowledged = []
     try:
-        position = writer.locked(writer.write, entries)
-        writer.sync(position)
+        writer.locked(writer.write, entries)
+        writer.sync()
         acknowledged = [entry.first for entry in entries if entry.error is None]
     except EventLogError:
         pass
