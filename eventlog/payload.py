@@ -38,8 +38,8 @@ _streams: dict[str, int] = {}
 _NAMES_MAX = 4096
 _PADDING = tuple(b" " * (-n % 8) for n in range(8))
 # A flat object of these needs no closer look (float too: what has no JSON form became `null`). One call in C for the usual event.
-_scalar = frozenset({str, int, float, bool, type(None)}).issuperset
-_scalar_or_dict = frozenset({str, int, float, bool, type(None), dict}).issuperset
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_scalar = _SCALARS.issuperset
 _strings_only, _dicts_only, _events_only = frozenset({str}).issuperset, frozenset({dict}).issuperset, frozenset({Event}).issuperset
 _FEW = 8  # events; so many are looked at faster one by one
 _DEEP_BYTES = 2 * DEPTH_MAX  # nothing shorter can be nested too deep: each level takes an opening and a closing byte
@@ -57,7 +57,11 @@ class Draft(NamedTuple):
 @functools.lru_cache(_NAMES_MAX)
 def mask_of(name: str) -> int:
     """The bit of a type or a stream in a frame's 64-bit masks: CRC-32 of its UTF-8 bytes, modulo 64."""
-    return 1 << (crc32(name.encode()) & 63)
+    return _bit(name.encode())
+
+
+def _bit(name: bytes) -> int:
+    return 1 << (crc32(name) & 63)
 
 
 def masks_of(names: Iterable[str] | None) -> int:
@@ -76,7 +80,7 @@ def encode(events: Event | Iterable[Event], commit_bytes_max: int) -> Draft:
     Raises PayloadError, naming the value, for anything that would not come back equal, for an empty commit, and for one over
     `commit_bytes_max` bytes.
     """
-    batch: Sequence[Event] = (events,) if isinstance(events, Event) else _listed(events)
+    batch: Sequence[Event] = (events,) if isinstance(events, Event) else events if type(events) is tuple and events else _listed(events)
     return (quick and _encode_fast(batch, commit_bytes_max)) or _encode_checked(batch, commit_bytes_max)
 
 
@@ -119,7 +123,7 @@ def _encode_fast(batch: Sequence[Event], commit_bytes_max: int) -> Draft | None:
                 stream_mask |= _streams.get(stream) or _check_stream(stream, 0)
             rows = list(zip(kinds, streams, datas, strict=True))
             flat = _scalar(map(type, chain.from_iterable(map(dict.values, datas))))
-        body = _dumps(rows, option=_OPTIONS)
+        body = _dumps(rows, None, _OPTIONS)
         length = len(body)
         if not flat:
             _marshal(rows)
@@ -136,11 +140,16 @@ def _encode_fast(batch: Sequence[Event], commit_bytes_max: int) -> Draft | None:
 
 
 def _nearly_flat(values: Collection[Any]) -> bool:
-    """Scalars, and objects of scalars: what holds a request or a result. marshal would take twice as long to say so."""
-    if not _scalar_or_dict(map(type, values)):
-        return False
+    """Scalars, and objects of scalars: what holds a request or a result. marshal would take twice as long to say so.
+
+    Keys are orjson's to judge, here as at the top: it takes only exact strings.
+    """
     for value in values:
-        if value.__class__ is dict and not (_scalar(map(type, value.values())) and _strings_only(map(type, value))):
+        kind = type(value)
+        if kind is dict:
+            if not _scalar(map(type, value.values())):
+                return False
+        elif kind not in _SCALARS:
             return False
     return True
 
@@ -184,23 +193,25 @@ def _check_type(kind: object, position: int) -> int:
         raise PayloadError(where, f"expected a str, got {type(kind).__name__}")
     if len(kind) > TYPE_BYTES_MAX or not _TYPE_LETTERS(kind) or any(not part or part[0] in "_-" for part in kind.split(".")):
         raise PayloadError(where, f"{kind!r:.60} is not a dotted lower-case name of at most {TYPE_BYTES_MAX} bytes")
-    return _remember(_types, kind)
+    return _remember(_types, kind, kind.encode())
 
 
 def _check_stream(stream: object, position: int) -> int:
-    where = f"events[{position}].stream"
     if type(stream) is not str:
-        raise PayloadError(where, f"expected a str, got {type(stream).__name__}")
-    _check_str(stream, where)
-    if len(stream.encode()) > STREAM_BYTES_MAX:
-        raise PayloadError(where, f"longer than {STREAM_BYTES_MAX} bytes")
-    return _remember(_streams, stream)
+        raise PayloadError(f"events[{position}].stream", f"expected a str, got {type(stream).__name__}")
+    try:
+        name = stream.encode()
+    except UnicodeEncodeError as error:
+        raise _surrogate(f"events[{position}].stream", error) from None
+    if len(name) > STREAM_BYTES_MAX:
+        raise PayloadError(f"events[{position}].stream", f"longer than {STREAM_BYTES_MAX} bytes")
+    return _remember(_streams, stream, name)
 
 
-def _remember(known: dict[str, int], name: str) -> int:
+def _remember(known: dict[str, int], name: str, encoded: bytes) -> int:
     if len(known) >= _NAMES_MAX:
         known.clear()
-    mask = known[name] = mask_of(name)
+    mask = known[name] = _bit(encoded)
     return mask
 
 
@@ -208,7 +219,11 @@ def _check_str(value: str, path: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise PayloadError(path, f"lone surrogate at character {error.start}; it has no UTF-8 form") from None
+        raise _surrogate(path, error) from None
+
+
+def _surrogate(path: str, error: UnicodeEncodeError) -> PayloadError:
+    return PayloadError(path, f"lone surrogate at character {error.start}; it has no UTF-8 form")
 
 
 def _check(value: Any, path: str, depth: int) -> None:
