@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import weakref
 from asyncio import get_running_loop as running_loop
+from collections.abc import Iterable
 
 from eventlog.background import Background
 from eventlog.entry import Entry
-from eventlog.group import Place
 from eventlog.light import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,38 +19,41 @@ if TYPE_CHECKING:
 __all__ = ["CoroutinePlace", "LoopWakes", "running_loop"]
 
 
-class CoroutinePlace(Place):
-    """A place in the queue that a coroutine waits for."""
+class CoroutinePlace:
+    """A place in the queue that a coroutine waits for. `turn` as in `ThreadPlace`."""
 
-    __slots__ = ("_leader", "_wakes", "future")
+    __slots__ = ("entry", "future", "turn", "wakes")
     leads_itself = False
 
-    def __init__(self, entry: Entry, future: asyncio.Future[None], wakes: LoopWakes, leader: Background) -> None:
-        super().__init__(entry)
-        self.future, self._wakes, self._leader = future, wakes, leader
-
-    def done(self) -> None:
-        self._wakes.add(self.future)
+    def __init__(self, entry: Entry, future: asyncio.Future[None], wakes: LoopWakes) -> None:
+        self.entry, self.turn, self.future, self.wakes = entry, 0, future, wakes
 
     def lead(self) -> None:
-        self._leader.poke()  # a coroutine must not sync: the loop would stand still
+        """It is its turn to lead. May be told twice."""
+        self.wakes.leader.poke()  # a coroutine must not sync: the loop would stand still
 
 
 class LoopWakes:
-    """Futures of one event loop that are done, set in one call back for the whole batch: a wake-up of the loop is a system call."""
+    """Futures of one event loop that are done, set in one call back for the whole batch: a wake-up of the loop is a system call.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)  # weak: they are kept by loop
+    `loop` refers to it, weakly: these are kept by loop. `leader` is the thread that leads in the place of its coroutines.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, leader: Background) -> None:
+        self.loop, self.leader = weakref.ref(loop), leader
         self._ready: list[asyncio.Future[None]] = []
         self._scheduled = False
 
-    def add(self, future: asyncio.Future[None]) -> None:
-        """Called by the leading thread. May be told twice."""
-        self._ready.append(future)
+    def add(self, futures: Iterable[asyncio.Future[None]]) -> None:
+        """Called by the leading thread. May be told twice.
+
+        All of a batch at once: were the loop told of the first one alone, its coroutine would lead the next batch alone as well.
+        """
+        self._ready.extend(futures)
         if not self._scheduled:
             try:
                 self._scheduled = True
-                loop = self._loop()
+                loop = self.loop()
                 if loop is not None:
                     loop.call_soon_threadsafe(self._set)
             except RuntimeError:  # the loop was closed: nobody waits any more
@@ -60,8 +63,9 @@ class LoopWakes:
                 raise
 
     def _set(self) -> None:
-        self._scheduled = False  # before the list is emptied: who adds from now on schedules again
-        while self._ready:
-            future = self._ready.pop()
+        self._scheduled = False  # before the list is looked at: who adds from now on schedules again
+        ready = self._ready[:]
+        for future in ready:
             if not future.done():
                 future.set_result(None)
+        del self._ready[: len(ready)]

@@ -15,7 +15,7 @@ class Entry:
 
     __slots__ = ("draft", "durable", "error", "expect", "first", "settled", "time", "writing")
 
-    def __init__(self, draft: Draft | None, expect: Expect | None = None, *, durable: bool = True) -> None:
+    def __init__(self, draft: Draft | None, expect: Expect | None = None, durable: bool = True) -> None:
         self.draft, self.expect, self.durable = draft, expect, durable
         self.first = self.time = 0
         self.writing = self.settled = False

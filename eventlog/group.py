@@ -14,41 +14,36 @@ import threading
 
 from eventlog.entry import Entry
 from eventlog.errors import EventLogError, OutcomeUnknown
+from eventlog.light import TYPE_CHECKING
 from eventlog.payload import Draft
 from eventlog.writer import Writer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from eventlog.coroutines import CoroutinePlace, LoopWakes
 
 _CHAIN_MAX = 8  # threads
 
 
-class Place:
-    """A place in the queue. `turn` is the number of the turn that it was chosen to lead; 0: it was not. A base for the two below."""
+class ThreadPlace:
+    """The place in the queue of a thread, which is asleep on its own lock: waking one must not wake all.
 
-    __slots__ = ("entry", "turn")
+    `turn` is the number of the turn that it was chosen to lead; 0: it was not. `then` is whom it wakes as soon as it runs: see `_wake_all`.
+    """
+
+    __slots__ = ("entry", "left", "then", "told", "turn", "wake")
     leads_itself = True
 
     def __init__(self, entry: Entry) -> None:
         self.entry, self.turn = entry, 0
-
-    def done(self) -> None:
-        """The entry has its outcome. May be told twice."""
-
-    def lead(self) -> None:
-        """It is this place's turn to lead. May be told twice."""
-
-
-class ThreadPlace(Place):
-    """A thread asleep on its own lock: waking one must not wake all. `then` is whom it wakes as soon as it runs: see `_wake_all`."""
-
-    __slots__ = ("left", "then", "told", "wake")
-
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
         self.then: ThreadPlace | None = None
         self.told = self.left = False
         self.wake = threading.Lock()
         self.wake.acquire()
 
     def done(self) -> None:
+        """The entry has its outcome. May be told twice."""
         place: ThreadPlace | None = self
         while place is not None:
             place.told = True
@@ -61,6 +56,7 @@ class ThreadPlace(Place):
             place = place.then  # its thread is gone
 
     def lead(self) -> None:
+        """It is this place's turn to lead. May be told twice."""
         self.done()
 
     def leave(self) -> None:
@@ -69,6 +65,10 @@ class ThreadPlace(Place):
         self.left = True
         if self.told and self.then is not None:
             self.then.done()
+
+
+if TYPE_CHECKING:
+    Place = ThreadPlace | CoroutinePlace
 
 
 class Group:
@@ -250,7 +250,7 @@ class Group:
 
 
 def _wake_all(places: list[Place]) -> None:
-    """Tell them that they are done: threads in chains, of which each wakes the next. May be done twice.
+    """Tell them that they are done: coroutines through their loops, threads in chains, of which each wakes the next. May be done twice.
 
     Threads that all wake at once fight for the interpreter's lock, each a switch to get to sleep on it again and one to wake, and the next
     leader, who gives that lock away with each system call, waits behind them all: 16 threads gain a quarter by chains. Short ones, since
@@ -263,9 +263,12 @@ def _wake_all(places: list[Place]) -> None:
     for place in threads[::_CHAIN_MAX]:
         place.done()
     if len(threads) < len(places):
+        loops: dict[LoopWakes, list[asyncio.Future[None]]] = {}
         for other in places:
             if not isinstance(other, ThreadPlace):
-                other.done()
+                loops.setdefault(other.wakes, []).append(other.future)
+        for wakes, futures in loops.items():
+            wakes.add(futures)
 
 
 def _wrapped(entry: Entry, error: Exception) -> EventLogError:

@@ -110,6 +110,7 @@ class EventLog(Reading):
         self._closed: str | None = None  # why every call is refused
         self._closing = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[Any, LoopWakes] = weakref.WeakKeyDictionary()
+        self._wakes: LoopWakes | None = None  # of the loop that was the last to commit
         if writer is not None:
             self._group = Group(writer)
             self._watermark.on_sync_failure = writer.give_up
@@ -180,17 +181,17 @@ class EventLog(Reading):
     ) -> CoroutinePlace:
         """The first half of `acommit`: check, encode and queue, without blocking. `future` belongs to the running loop, and is set when the
         commit has its outcome. Raises what is to be refused at once."""
-        self._for_writing()
-        entry = Entry(
-            payload.encode(events, self._commit_bytes_max),
-            None if expect is None else plain(expect),
-            durable=durability is _IMMEDIATE or expect is not None,
-        )
-        loop = future.get_loop()
-        wakes = self._loops.get(loop)
-        if wakes is None:
-            wakes = self._loops[loop] = coroutines.LoopWakes(loop)
-        place = coroutines.CoroutinePlace(entry, future, wakes, self._async_leader)
+        if self._closed is not None or self._writer is None or self._transactions.deciding:
+            self._for_writing()
+        draft = payload.encode(events, self._commit_bytes_max)
+        entry = Entry(draft, expect if expect is None else plain(expect), durability is _IMMEDIATE or expect is not None)
+        loop, wakes = future.get_loop(), self._wakes
+        if wakes is None or wakes.loop() is not loop:
+            wakes = self._loops.get(loop)
+            if wakes is None:
+                wakes = self._loops[loop] = coroutines.LoopWakes(loop, self._async_leader)
+            self._wakes = wakes
+        place = coroutines.CoroutinePlace(entry, future, wakes)
         self._group.enqueue(place)
         return place
 

@@ -21,6 +21,7 @@ from interrupting import Interrupted, interrupt, within
 
 from eventlog import Durability, Event, EventLog, EventLogError, Expect, LogClosed, LogPoisoned
 from eventlog.audit import verify
+from eventlog.background import Background
 from eventlog.coroutines import LoopWakes
 
 BIG = Event("big", {"text": "x" * 900})
@@ -266,13 +267,13 @@ def test_p25_a_leader_that_is_interrupted_while_it_wakes_coroutines_and_does_it_
 
     nth, where = 1, None
     while nth == 1 or where is not None:
-        wakes = LoopWakes(loop)
+        wakes = LoopWakes(loop, Background("nobody", lambda: None))
         for _ in range(2):
             future = loop.create_future()
-            where = interrupt(nth, lambda: wakes.add(future)) or where  # noqa: B023
-            wakes.add(future)
+            where = interrupt(nth, lambda: wakes.add([future])) or where  # noqa: B023
+            wakes.add([future])
             asyncio.run_coroutine_threadsafe(woken(future), loop).result(10)
-        where = interrupt(nth, lambda: wakes.add(loop.create_future()))  # noqa: B023
+        where = interrupt(nth, lambda: wakes.add([loop.create_future()]))  # noqa: B023
         nth += 1
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)
