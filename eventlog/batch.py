@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from eventlog.background import Background
-from eventlog.entry import Entry
 from eventlog.group import Group
 from eventlog.writer import Writer
 
@@ -25,10 +24,10 @@ class Batch:
             self.open_window()
         view = self._writer.view
         if len(view.retired) > _RETIRED_MAX:
-            self._group.commit(Entry(None, durable=False))  # a turn, to close the descriptors of sealed segments
+            self._group.commit(None, durable=False)  # a turn, to close the descriptors of sealed segments
         tail = view.tail
         if tail.end - tail.durable >= self._bytes_max:
-            self._group.commit(Entry(None))  # a failure has poisoned the writer: every later call on the handle raises it
+            self._group.commit(None)  # a failure has poisoned the writer: every later call on the handle raises it
 
     def open_window(self) -> None:
         """Let the window begin, if none runs. Never blocks for the disk."""
@@ -42,7 +41,7 @@ class Batch:
 
     def _end_window(self) -> None:
         self._open = self._endless  # before the sync: who writes from now on opens the next window
-        self._group.commit(Entry(None))
+        self._group.commit(None)
 
     def close(self) -> None:
         self._thread.close()

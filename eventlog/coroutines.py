@@ -16,17 +16,21 @@ from eventlog.light import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
+    from eventlog.events import Expect
+    from eventlog.payload import Draft
+
 __all__ = ["CoroutinePlace", "LoopWakes", "running_loop"]
 
 
-class CoroutinePlace:
-    """A place in the queue that a coroutine waits for. `turn` as in `ThreadPlace`."""
+class CoroutinePlace(Entry):
+    """An entry that a coroutine waits for."""
 
-    __slots__ = ("entry", "future", "turn", "wakes")
+    __slots__ = ("future", "wakes")
     leads_itself = False
 
-    def __init__(self, entry: Entry, future: asyncio.Future[None], wakes: LoopWakes) -> None:
-        self.entry, self.turn, self.future, self.wakes = entry, 0, future, wakes
+    def __init__(self, draft: Draft, expect: Expect | None, durable: bool, future: asyncio.Future[None], wakes: LoopWakes) -> None:
+        super().__init__(draft, expect, durable)
+        self.future, self.wakes = future, wakes
 
     def lead(self) -> None:
         """It is its turn to lead. May be told twice."""

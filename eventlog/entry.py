@@ -11,12 +11,15 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """A commit on its way: drafted, then written (`first` is its seq) or refused (`error`). Without a draft it only waits for a sync."""
+    """A commit on its way: drafted, then written (`first` is its seq) or refused (`error`). Without a draft it only waits for a sync.
 
-    __slots__ = ("draft", "durable", "error", "expect", "first", "settled", "time", "writing")
+    `turn` is the number of the turn that it was chosen to lead, in the queue of its group; 0: it was not.
+    """
+
+    __slots__ = ("draft", "durable", "error", "expect", "first", "time", "turn", "writing")
 
     def __init__(self, draft: Draft | None, expect: Expect | None = None, durable: bool = True) -> None:
         self.draft, self.expect, self.durable = draft, expect, durable
-        self.first = self.time = 0
-        self.writing = self.settled = False
+        self.first = self.time = self.turn = 0
+        self.writing = False
         self.error: EventLogError | None = None

@@ -11,6 +11,7 @@ changes hands does so in plain assignments under the guard, with no call between
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from eventlog.entry import Entry
 from eventlog.errors import EventLogError, OutcomeUnknown
@@ -19,24 +20,21 @@ from eventlog.payload import Draft
 from eventlog.writer import Writer
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from eventlog.coroutines import CoroutinePlace, LoopWakes
+    from eventlog.coroutines import CoroutinePlace
+    from eventlog.events import Expect
 
 _CHAIN_MAX = 8  # threads
 
 
-class ThreadPlace:
-    """The place in the queue of a thread, which is asleep on its own lock: waking one must not wake all.
+class ThreadPlace(Entry):
+    """The entry of a thread that is asleep on its own lock: waking one must not wake all. `then` is whom it wakes as soon as it runs: see
+    `_wake_all`."""
 
-    `turn` is the number of the turn that it was chosen to lead; 0: it was not. `then` is whom it wakes as soon as it runs: see `_wake_all`.
-    """
-
-    __slots__ = ("entry", "left", "then", "told", "turn", "wake")
+    __slots__ = ("left", "then", "told", "wake")
     leads_itself = True
 
-    def __init__(self, entry: Entry) -> None:
-        self.entry, self.turn = entry, 0
+    def __init__(self, draft: Draft | None, expect: Expect | None, durable: bool) -> None:
+        super().__init__(draft, expect, durable)
         self.then: ThreadPlace | None = None
         self.told = self.left = False
         self.wake = threading.Lock()
@@ -84,6 +82,7 @@ class Group:
         self._next: Place | None = None  # who was chosen to lead this turn; None: who came when nobody led
         self._claimed = False  # the turn's batch was taken from the queue
         self._batch: list[Place] = []  # it, until each of its places has been told
+        self._settled = False  # each of them has its outcome
 
     def alone(self, draft: Draft, after_seq: int | None) -> tuple[int, int] | None:
         """The short road of `commit` while nobody leads: no queue, nobody to wake. As `Writer.append`, and durable; None: nothing done."""
@@ -115,8 +114,8 @@ class Group:
                     self._hand_on(turn, None, [])
                     raise
 
-    def commit(self, entry: Entry) -> None:
-        """Write the entry and make it durable together with its neighbours; its outcome is in the entry. Blocks."""
+    def commit(self, draft: Draft | None, expect: Expect | None = None, durable: bool = True) -> Entry:
+        """Write the draft and make it durable together with its neighbours; the outcome is in the entry. Blocks."""
         place: ThreadPlace | None = None
         turn, me = 0, threading.get_ident()
         if self._leader == me:
@@ -124,19 +123,21 @@ class Group:
         try:
             with self._guard:
                 if self._led:
-                    place = ThreadPlace(entry)
+                    place = ThreadPlace(draft, expect, durable)
                     self._queue.append(place)
                 else:
                     self._led = self._claimed = True
                     self._leader, turn = me, self._turn
             if place is None:
+                entry = Entry(draft, expect, durable)
                 self._process([entry])
-            else:
-                place.wake.acquire()
-                if place.then is not None:
-                    place.then.done()
-                if place.turn:
-                    self._lead(place.turn)
+                return entry
+            place.wake.acquire()
+            if place.then is not None:
+                place.then.done()
+            if place.turn:
+                self._lead(place.turn)
+            return place
         except BaseException:
             if place is not None:
                 try:
@@ -186,10 +187,10 @@ class Group:
             try:
                 self._lead(turn)
             except Exception as error:  # noqa: BLE001 - nobody is above us: whoever waits must hear of it, or waits for ever
-                for place in self._batch:
-                    if not place.entry.settled:
-                        place.entry.error = place.entry.error or _wrapped(place.entry, error)
-                        place.entry.settled = True
+                if not self._settled:
+                    for place in self._batch:
+                        place.error = place.error or _wrapped(place, error)
+                    self._settled = True
             finally:
                 self._hand_on(turn, None, [])  # no signal is delivered to the thread that does this
 
@@ -199,19 +200,20 @@ class Group:
             if self._turn != turn or self._claimed:
                 return
             me = threading.get_ident()
-            self._batch, self._queue, self._claimed, self._leader = self._queue, [], True, me
-        self._process([place.entry for place in self._batch])
+            self._batch, self._queue, self._settled, self._claimed, self._leader = self._queue, [], False, True, me
+        self._process(self._batch)
 
     def _hand_on(self, turn: int, own: Place | None, done: list[Place]) -> None:
         """End a turn: the next leader, then everybody who is done, is told. Interrupted anywhere, it can be done again."""
         with self._guard:
             if self._turn == turn:
                 queue = self._queue
-                if self._batch:
+                done[:] = self._batch
+                if done and not self._settled:
                     # Interrupted in the middle of a turn: what others wait for goes back to the head of the queue, in the state that it
                     # reached. Whether one that was just being written is there, nobody can say.
-                    undone = [p for p in self._batch if p is not own and not p.entry.settled and not _give_up(p.entry)]
-                    done[:] = [p for p in self._batch if p not in undone] if undone else self._batch
+                    undone = [place for place in done if place is not own and not _give_up(place)]
+                    done[:] = [place for place in done if place not in undone]
                     queue = undone + queue
                 following = queue[0] if queue else None
                 if following is not None:
@@ -223,9 +225,9 @@ class Group:
         if following is not None:
             following.lead()
         if done:
-            _wake_all([place for place in done if place is not own])
+            _wake_all(done if own is None else [place for place in done if place is not own])
 
-    def _process(self, entries: list[Entry]) -> None:
+    def _process(self, entries: Sequence[Entry]) -> None:
         """Write what is not written, sync once; every entry ends up written and durable, or with an error."""
         writer = self._writer
         if writer.view.retired:
@@ -245,8 +247,7 @@ class Group:
             except EventLogError as error:
                 for entry in entries:
                     entry.error = entry.error or error
-        for entry in entries:
-            entry.settled = True
+        self._settled = True
 
 
 def _wake_all(places: list[Place]) -> None:
@@ -263,12 +264,9 @@ def _wake_all(places: list[Place]) -> None:
     for place in threads[::_CHAIN_MAX]:
         place.done()
     if len(threads) < len(places):
-        loops: dict[LoopWakes, list[asyncio.Future[None]]] = {}
-        for other in places:
-            if not isinstance(other, ThreadPlace):
-                loops.setdefault(other.wakes, []).append(other.future)
-        for wakes, futures in loops.items():
-            wakes.add(futures)
+        others = [place for place in places if not isinstance(place, ThreadPlace)]
+        for wakes in {place.wakes for place in others}:
+            wakes.add([place.future for place in others if place.wakes is wakes])
 
 
 def _wrapped(entry: Entry, error: Exception) -> EventLogError:

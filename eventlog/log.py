@@ -147,15 +147,15 @@ class EventLog(Reading):
         if written is not None:
             first, now = written
             return _new(Commit, (first, first + draft[1] - 1, now, durability))
-        entry = Entry(draft, expect)
         if durability is _IMMEDIATE:
-            self._group.commit(entry)
+            entry = self._group.commit(draft, expect)
         else:
+            entry = Entry(draft, expect)
             writer.locked(writer.write, (entry,))
             if entry.error is None:
                 self._batch.grew()
             else:
-                self._group.commit(Entry(None))  # a refusal is told only when what it rests on is durable
+                self._group.commit(None)  # a refusal is told only when what it rests on is durable
         if entry.error is not None:
             raise again(entry.error)
         return _new(Commit, (entry.first, entry.first + draft[1] - 1, entry.time, durability))
@@ -184,26 +184,28 @@ class EventLog(Reading):
         if self._closed is not None or self._writer is None or self._transactions.deciding:
             self._for_writing()
         draft = payload.encode(events, self._commit_bytes_max)
-        entry = Entry(draft, expect if expect is None else plain(expect), durability is _IMMEDIATE or expect is not None)
+        durable = durability is _IMMEDIATE
+        if expect is not None:
+            expect, durable = plain(expect), True
         loop, wakes = future.get_loop(), self._wakes
         if wakes is None or wakes.loop() is not loop:
             wakes = self._loops.get(loop)
             if wakes is None:
                 wakes = self._loops[loop] = coroutines.LoopWakes(loop, self._async_leader)
             self._wakes = wakes
-        place = coroutines.CoroutinePlace(entry, future, wakes)
+        place = coroutines.CoroutinePlace(draft, expect, durable, future, wakes)
         self._group.enqueue(place)
         return place
 
     def _end_commit(self, place: CoroutinePlace, durability: Durability) -> Commit:
-        """The second half, when the future of the place is set: the receipt, or the entry's error raised."""
-        entry = place.entry
-        if entry.error is not None:
-            raise again(entry.error)
+        """The second half, when the future of the place is set: the receipt, or its error raised."""
+        if place.error is not None:
+            raise again(place.error)
         if durability is _BATCHED:
             self._batch.open_window()
-        assert entry.draft is not None
-        return _new(Commit, (entry.first, entry.first + entry.draft[1] - 1, entry.time, durability))
+        draft, first = place.draft, place.first
+        assert draft is not None
+        return _new(Commit, (first, first + draft[1] - 1, place.time, durability))
 
     def transact(
         self,
@@ -249,8 +251,7 @@ class EventLog(Reading):
             writer.locked(writer.mark)
 
     def _sync(self) -> None:
-        entry = Entry(None)
-        self._group.commit(entry)
+        entry = self._group.commit(None)
         if entry.error is not None:
             raise again(entry.error)
 

@@ -15,7 +15,6 @@ from eventlog.group import ThreadPlace, _wake_all
 from eventlog.testing import FaultFileSystem
 from eventlog.testing.cuts import materialize, names_all, random_state
 from eventlog.testing.tracked import Buffer
-from eventlog.writer import Entry
 
 
 class Gated(FaultFileSystem):
@@ -115,7 +114,7 @@ def test_every_waiter_of_a_failed_sync_gets_the_error(tmp_path: Path) -> None:
 
 
 def chain(count: int) -> list[ThreadPlace]:
-    return [ThreadPlace(Entry(None)) for _ in range(count)]
+    return [ThreadPlace(None, None, True) for _ in range(count)]
 
 
 def woken(places: list[ThreadPlace]) -> list[bool]:
