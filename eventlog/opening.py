@@ -81,8 +81,7 @@ class Tail:
     def keep_headers(self, frames: Sequence[bytes], end: int) -> None:
         """These frames were written from `self.end` to `end`: keep their headers, unless others wrote before them."""
         if self.headers_end == self.end:
-            for frame in frames:
-                self.headers += frame[:FRAME_HEADER_BYTES]
+            self.headers += b"".join([frame[:FRAME_HEADER_BYTES] for frame in frames])
             self.headers_end = end
 
     def grow(self, fs: FileSystem, needed: int, limit: int, *, others: bool) -> None:

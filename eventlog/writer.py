@@ -11,12 +11,11 @@ import threading
 from collections.abc import Callable, Sequence
 from fcntl import LOCK_UN
 
-from eventlog import frames
 from eventlog.directory import Directory, write_all
 from eventlog.entry import Entry
 from eventlog.errors import Conflict, EventLogError, LogClosed, LogPoisoned, NotWritten, OutcomeUnknown
 from eventlog.events import Expect
-from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK
+from eventlog.frames import EVENTS, FRAME_HEADER_BYTES, MARK, encode
 from eventlog.fs import SyncFailed
 from eventlog.light import TYPE_CHECKING, Lazy, TypeVar
 from eventlog.lock import WriterLock
@@ -129,7 +128,7 @@ class Writer:
                 except OSError:
                     return None  # the long road meets it again, and says what it means
                 now, durable = lock.time, tail.durable
-                data = frames.encode(draft, seq, durable, now, EVENTS, tail.salt)
+                data = encode(draft, seq, durable, now, EVENTS, tail.salt)
                 try:
                     done = fs.pwrite(tail.fd, data, end)
                     if done < len(data):
@@ -157,32 +156,30 @@ class Writer:
 
         Frames are joined into one pwrite as far as the segment has room. Call it through `locked`.
         """
-        tail = self.view.tail
-        now = self.lock.time
+        tail, now, limit = self.view.tail, self.lock.time, self.segment_bytes_max
         joined: list[bytes] = []
         waiting: list[Entry] = []
-        end, seq = tail.end, tail.seq
-        for number, entry in enumerate(entries):
+        end, seq, durable, salt = tail.end, tail.seq, tail.durable, tail.salt
+        for entry in entries:
             draft = entry.draft
             if draft is None:
                 continue
-            size = FRAME_HEADER_BYTES + len(draft.body)
-            full = end + size > self.segment_bytes_max and end > HEADER_BYTES
+            size = FRAME_HEADER_BYTES + len(draft[0])
+            full = end + size > limit and end > HEADER_BYTES
             if full or entry.expect is not None:
                 failure = self._put(joined, waiting, end, seq) or (self._rotate() if full else None)
                 joined, waiting = [], []
                 if failure is not None:
-                    return _stop(entries[number:], failure)
+                    return _stop(entries[entries.index(entry) :], failure)
                 tail = self.view.tail
-                end, seq = tail.end, tail.seq
+                end, seq, durable, salt = tail.end, tail.seq, tail.durable, tail.salt
                 if entry.expect is not None and not self._holds(entry):
                     continue
-            joined.append(frames.encode(draft, seq, tail.durable, now, EVENTS, tail.salt))
-            tail.marked = max(tail.marked, tail.durable)
+            joined.append(encode(draft, seq, durable, now, EVENTS, salt))
             entry.first, entry.time, entry.writing = seq, now, True
             waiting.append(entry)
             end += size
-            seq += draft.events
+            seq += draft[1]
         self._put(joined, waiting, end, seq)
         view = self.view
         if view.shared or view.tail.end - view.told >= TELL_BYTES:
@@ -214,7 +211,7 @@ class Writer:
         tail = self.view.tail
         tail.keep_headers(joined, end)
         tail.end, tail.seq, tail.events_end = end, seq, end
-        self._wrote = True
+        tail.marked, self._wrote = max(tail.marked, tail.durable), True
         for entry in waiting:
             entry.writing = False
         return None
@@ -361,7 +358,7 @@ class Writer:
         if self._wrote and tail.durable == tail.end == tail.events_end > tail.marked:
             if self.view.told != tail.end:
                 self.view.tell()  # before the mark: then record and durable word meet, and nobody syncs for a mark's sake
-            frame = frames.encode(_NOTHING, tail.seq, tail.durable, self.lock.time, MARK, tail.salt)
+            frame = encode(_NOTHING, tail.seq, tail.durable, self.lock.time, MARK, tail.salt)
             self._append(frame)
             tail.marked = tail.durable
             tail.keep_headers((frame,), tail.end + len(frame))
