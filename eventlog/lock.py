@@ -20,6 +20,7 @@ from eventlog.light import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Self
 
+_TAKE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _WAIT_FIRST, _WAIT_MAX = 10e-6, 1e-4  # seconds between tries; the lock is held for tens of microseconds, never for a sync
 
 
@@ -28,6 +29,7 @@ class WriterLock:
 
     def __init__(self, fs: FileSystem, dir_fd: int, path: str, timeout: float) -> None:
         self._fs, self._dir_fd, self._path, self._timeout = fs, dir_fd, path, timeout
+        self._flock, self._now, self._fstat = fs.flock, fs.now, fs.fstat
         self.fd, self.inode = self._open()
         self._names_of = 0  # the time of the directory when the inode was last looked at
         self._checked = self.time = 0  # when the inode was last looked at (65 µs units); when the lock was taken, in ns
@@ -46,12 +48,12 @@ class WriterLock:
 
     def try_acquire(self) -> bool:
         """Take the lock if nobody has it and the file is still the one of that name. `time` is then the time, in ns."""
-        fs = self._fs
+        flock, clock = self._flock, self._now
         try:
-            fs.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(self.fd, _TAKE)
         except OSError:
             return False
-        now = self.time = fs.now()
+        now = self.time = clock()
         # A stat costs as much as two preads, so once in 65 microseconds will do: nobody can find a lock file gone, make another and
         # find the tail of the log in less, and whoever checks at each turn can still be preempted between the check and the write.
         if now >> 16 == self._checked:
@@ -68,8 +70,9 @@ class WriterLock:
         """Is the file that we have locked still the one of that name?"""
         # The directory first, whose time tells whether a name in it changed: a stat of the lock file itself would make our next
         # write to it cost the journal (see FileSystem.size).
-        changed = self._fs.fstat(self._dir_fd).st_mtime_ns
-        if changed != self._names_of and not self._fs.fstat(self.fd).st_nlink:
+        fstat = self._fstat
+        changed = fstat(self._dir_fd).st_mtime_ns
+        if changed != self._names_of and not fstat(self.fd).st_nlink:
             return False
         self._checked, self._names_of = self.time >> 16, changed
         return True
@@ -99,7 +102,7 @@ class WriterLock:
         while True:
             time.sleep(pause)
             try:
-                return self._fs.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return self._fs.flock(self.fd, _TAKE)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LockTimeout(

@@ -39,7 +39,7 @@ class TailView:
         self.mended: list[str] = []
         self.retired: list[int] = []
         self.tail: Tail
-        self._directory, self._fs = directory, directory.fs
+        self._directory, self._fs, self._pwrite = directory, directory.fs, directory.fs.pwrite
         self._boot = self._fs.boot_id()
         self.patient = False  # what is found unconfirmed may wait for our first sync
 
@@ -139,9 +139,9 @@ class TailView:
 
     def tell_durable(self) -> None:
         """Write the durable word. The one thing that needs no lock: it may lag, and the epoch says what it belongs to."""
-        tail = self.tail
+        tail, pwrite = self.tail, self._pwrite
         try:  # noqa: SIM105 - contextlib.suppress takes as long as the write, after every sync
-            self._fs.pwrite(self.lock.fd, pack_word(tail.epoch, tail.durable), WORD_OFFSET)
+            pwrite(self.lock.fd, pack_word(tail.epoch, tail.durable), WORD_OFFSET)
         except OSError:
             pass  # a word that is lost costs others a sync
 

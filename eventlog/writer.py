@@ -49,7 +49,9 @@ class Writer:
         self.poison: str | None = None
         self.closed = False
         self.find_conflict: Callable[[Expect, int], int | None] = lambda expect, head: None
-        self._fs = directory.fs
+        self._fs = fs = directory.fs
+        # Bound once, here and in the lock: found through the class, each of the nine calls of a commit takes 40 ns more.
+        self._pread, self._pwrite, self._flock, self._fdatasync = fs.pread, fs.pwrite, fs.flock, fs.fdatasync
         self._wrote = self._inside = False
 
     # -- under the lock ---------------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ class Writer:
         here, or there is an event behind `after_seq` (up to there the caller knows that nothing conflicts with what it expects).
         Raises what `_append` raises.
         """
-        fs, lock, view = self._fs, self.lock, self.view
+        lock, view, pread, pwrite, flock = self.lock, self.view, self._pread, self._pwrite, self._flock
         with self.mutex:
             if self.poison is not None or self._inside:
                 return None
@@ -109,7 +111,7 @@ class Writer:
                     lock.acquire(taken=True)
                 tail = view.tail
                 try:
-                    data = fs.pread(lock.fd, READ_BYTES, 0)
+                    data = pread(lock.fd, READ_BYTES, 0)
                     if not data.startswith(view.record):
                         if not view.adopt(data):
                             return None
@@ -122,7 +124,7 @@ class Writer:
                         or after > self.segment_bytes_max
                         or tail.rewrite is not None
                         or (after_seq is not None and seq > after_seq + 1)
-                        or fs.pread(tail.fd, FRAME_HEADER_BYTES, end) != _ZEROS
+                        or pread(tail.fd, FRAME_HEADER_BYTES, end) != _ZEROS
                     ):
                         return None
                 except OSError:
@@ -130,9 +132,9 @@ class Writer:
                 now, durable = lock.time, tail.durable
                 data = encode(draft, seq, durable, now, EVENTS, tail.salt)
                 try:
-                    done = fs.pwrite(tail.fd, data, end)
+                    done = pwrite(tail.fd, data, end)
                     if done < len(data):
-                        write_all(fs, tail.fd, data[done:], end + done)
+                        write_all(self._fs, tail.fd, data[done:], end + done)
                 except OSError as error:
                     self._take_back(len(data), error)
                 tail.last = (end, data)
@@ -147,7 +149,7 @@ class Writer:
             finally:
                 self._inside = False
                 try:
-                    fs.flock(lock.fd, LOCK_UN)
+                    flock(lock.fd, LOCK_UN)
                 except OSError:
                     lock.reopen()
 
@@ -293,13 +295,13 @@ class Writer:
         Raises OutcomeUnknown, and poisons, when the disk refuses. fdatasync is never tried again after it failed: the kernel has marked
         the pages clean, and a second call would succeed over the hole.
         """
-        view, failure = self.view, None
+        view, fdatasync, failure = self.view, self._fdatasync, None
         tail = view.tail
         fd, end, number, epoch = tail.fd, tail.end, tail.number, tail.epoch
         with self.syncing:
             if self.poison is None:
                 try:
-                    self._fs.fdatasync(fd)
+                    fdatasync(fd)
                     tail = view.tail
                     if tail.unconfirmed is not None and tail.fd == fd:
                         self._confirm()
