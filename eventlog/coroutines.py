@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from asyncio import get_running_loop as running_loop
+from collections import deque
 from collections.abc import Iterable
 
 from eventlog.background import Background
@@ -45,7 +46,7 @@ class LoopWakes:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, leader: Background) -> None:
         self.loop, self.leader = weakref.ref(loop), leader
-        self._ready: list[asyncio.Future[None]] = []
+        self._ready: deque[asyncio.Future[None]] = deque()
         self._scheduled = False
 
     def add(self, futures: Iterable[asyncio.Future[None]]) -> None:
@@ -67,9 +68,9 @@ class LoopWakes:
                 raise
 
     def _set(self) -> None:
-        self._scheduled = False  # before the list is looked at: who adds from now on schedules again
-        ready = self._ready[:]
-        for future in ready:
+        self._scheduled = False  # before they are looked at: who adds from now on schedules again
+        ready = self._ready
+        while ready:
+            future = ready.popleft()
             if not future.done():
                 future.set_result(None)
-        del self._ready[: len(ready)]
