@@ -28,6 +28,7 @@ from eventlog import (
     ReadOnly,
     UnsafeLog,
 )
+from eventlog.fs import FileSystem
 
 
 @pytest.fixture
@@ -215,6 +216,33 @@ def test_acommit_shares_syncs_and_keeps_order(log: EventLog) -> None:
         asyncio.run(log.acommit(Event("late", {"x": object()})))
     with pytest.raises(Conflict):
         asyncio.run(log.acommit(Event("late", {}, ""), expect=Expect({""}, after=0)))
+
+
+class CountingSyncs(FileSystem):
+    syncs = 0
+
+    def fdatasync(self, fd: int, /) -> None:
+        self.syncs += 1
+        time.sleep(0.0005)  # as a disk: meanwhile the loop does what it has to
+
+
+def test_coroutines_that_share_a_sync_come_back_together_and_share_the_next(tmp_path: Path) -> None:
+    """Were their loop told of one of them first, that one would lead a batch of its own: two syncs for each round of the sixteen."""
+    fs, rounds = CountingSyncs(), 60
+
+    async def one(log: EventLog) -> None:
+        for n in range(rounds):
+            await log.acommit(Event("test.n", {"n": n}))
+
+    async def main(log: EventLog) -> None:
+        await asyncio.gather(*(one(log) for _ in range(16)))
+
+    with EventLog.open(tmp_path / "log", fs=fs) as log:
+        before = fs.syncs
+        asyncio.run(main(log))
+        syncs = fs.syncs - before
+    print(f"{rounds} rounds of 16: {syncs} syncs")
+    assert rounds <= syncs < 1.6 * rounds
 
 
 def test_acommit_cancelled_leaves_the_log_whole(log: EventLog) -> None:
