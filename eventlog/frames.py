@@ -23,7 +23,7 @@ _SPAN_FIRST, _SPAN_MAX = 1 << 12, 1 << 18  # bytes a read: most scans look at a 
 
 _HEADER = struct.Struct("<4sIIIQQqIIQQ")
 _CHECKED = struct.Struct("<IIQQqIIQQ")  # what the header CRC covers: all that follows it
-_PREFIX = struct.Struct("<4sI")
+_WHOLE = struct.Struct("<4sI56s")
 _U32 = struct.Struct("<I")
 
 assert _HEADER.size == FRAME_HEADER_BYTES
@@ -58,7 +58,7 @@ def encode(draft: Draft, first: int, durable: int, time_ns: int, kind: int, salt
     """One frame, header and body. `durable` is the offset in this segment known to be on disk now."""
     body, events, types, streams = draft
     checked = _CHECKED.pack(len(body), crc32(body), first, durable, time_ns, events, kind, types, streams)
-    return _PREFIX.pack(MAGIC, crc32(checked, salt)) + checked + body
+    return _WHOLE.pack(MAGIC, crc32(checked, salt), checked) + body
 
 
 def scan(
