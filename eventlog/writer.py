@@ -172,7 +172,11 @@ class Writer:
                 failure = self._put(joined, waiting, end, seq) or (self._rotate() if full else None)
                 joined, waiting = [], []
                 if failure is not None:
-                    return _stop(entries[entries.index(entry) :], failure)
+                    # Nothing more of a batch is written: a smaller commit might fit, over what was left half done.
+                    for late in entries[entries.index(entry) :]:
+                        if late.draft is not None:
+                            late.error = failure
+                    return
                 tail = self.view.tail
                 end, seq, durable, salt = tail.end, tail.seq, tail.durable, tail.salt
                 if entry.expect is not None and not self._holds(entry):
@@ -186,7 +190,6 @@ class Writer:
         view = self.view
         if view.shared or view.tail.end - view.told >= TELL_BYTES:
             view.tell()
-        return None
 
     def _holds(self, entry: Entry) -> bool:
         assert entry.expect is not None
@@ -392,10 +395,3 @@ class Writer:
             self.view.close()
         if failure is not None:
             raise OutcomeUnknown(doubt or "", failure) from failure
-
-
-def _stop(entries: Sequence[Entry], failure: EventLogError) -> None:
-    """After a failure nothing more of a batch is written: a smaller commit might fit, over what was left half done."""
-    for entry in entries:
-        if entry.draft is not None:
-            entry.error = failure
