@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from threading import get_ident
 
 from eventlog.entry import Entry
 from eventlog.errors import EventLogError, OutcomeUnknown
@@ -89,7 +88,7 @@ class Group:
         """The short road of `commit` while nobody leads: no queue, nobody to wake. As `Writer.append`, and durable; None: nothing done."""
         if self._led:
             return None  # a look without the guard; the one below counts
-        writer, turn, me = self._writer, 0, get_ident()
+        writer, turn, me = self._writer, 0, threading.get_ident()
         try:
             with self._guard:
                 if not self._led:
@@ -118,7 +117,7 @@ class Group:
     def commit(self, draft: Draft | None, expect: Expect | None = None, durable: bool = True) -> Entry:
         """Write the draft and make it durable together with its neighbours; the outcome is in the entry. Blocks."""
         place: ThreadPlace | None = None
-        turn, me = 0, get_ident()
+        turn, me = 0, threading.get_ident()
         if self._leader == me:
             raise EventLogError("a signal handler used the log in the middle of a commit of its own thread: set a flag in it, or raise")
         try:
@@ -200,7 +199,7 @@ class Group:
         with self._guard:
             if self._turn != turn or self._claimed:
                 return
-            me = get_ident()
+            me = threading.get_ident()
             self._batch, self._queue, self._settled, self._claimed, self._leader = self._queue, [], False, True, me
         self._process(self._batch)
 
