@@ -404,6 +404,17 @@ for sync in (lambda: os.fdatasync(fd), lambda: os.fsync(fd), lambda: os.pwrite(d
     assert seconds >= 0.3, f"a sync of {seconds} s"
     assert cpu < 0.1, f"{cpu} s of CPU while it waited"
     assert meanwhile, "the interpreter was locked while it waited"
+took = []
+for _ in range(5):
+    os.posix_fadvise(fd, 0, 1, os.POSIX_FADV_DONTNEED)  # lets the disk begin
+    time.sleep(0.3)
+    start = time.monotonic()
+    os.fdatasync(fd)
+    took.append(time.monotonic() - start)
+assert 0.15 <= min(took) < 0.3, f"syncs of {took} s behind half of one"
+start = time.monotonic()
+os.fdatasync(fd)
+assert time.monotonic() - start >= 0.3, "a sync that nothing was begun for"
 with Crew("bare", Path(sys.argv[1] + ".bare"), 1) as crew:
     _, _, took = crew.work(2)
 assert min(took) >= 0.3, f"syncs of {took} s in a process of its own"
