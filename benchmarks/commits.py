@@ -12,6 +12,7 @@ from benchmarks.syncs import of_each
 from eventlog import Durability, Event, EventLog
 
 IMMEDIATE, BATCHED = Durability.IMMEDIATE, Durability.BATCHED
+WARM = 1000  # commits before the clock starts: sqlite's WAL grows until its first checkpoint, and a sync costs half as much again till then
 COUNTED = 1000  # operations in which syncs are counted: enough for a checkpoint or two
 
 
@@ -23,7 +24,7 @@ def commit_all(log: EventLog, commits: Sequence[Event | Sequence[Event]], durabi
 
 def immediate(bench: Bench) -> list[Result]:
     """One thread, one durable event of 200 bytes a commit, in every store that is here."""
-    made = events(bench.size(400, 20))
+    made = events(bench.size(1000, 20))
     kinds = ("eventlog", "bare", "sqlite", "lmdb", "rocksdict", "eventsourcing", "litequeue", "persistqueue")
     stores = available(bench, (STORES[kind] for kind in kinds))
     ours = STORES["eventlog"].title
@@ -34,7 +35,7 @@ def immediate(bench: Bench) -> list[Result]:
             figures.append(Figure(f"commit, {what} : {whose}", ours, STORES[kind].title, None, metric, "ms", at_most=True))
     return bench.race(
         "commit",
-        {store.title: one_thread(bench, store, made) for store in stores},
+        {store.title: one_thread(bench, store, made, warm=bench.size(WARM)) for store in stores},
         figures,
         of_each(bench, stores, bench.size(COUNTED, 20)),
         title="commit of one event, one thread",

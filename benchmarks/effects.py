@@ -22,12 +22,15 @@ from eventlog import EventLog
 from eventlog.recovery import EffectClass, Toolbox
 
 IN_FLIGHT = 16
-WARM = 5  # effects of each agent before the clock starts, of every side alike: what a store does once, at the first, is no effect's cost
+WARM = 400
+"""Effects before the clock starts: as many as bring sqlite's WAL through its first checkpoint (until then the file grows, and a sync costs
+half as much again). Those that are dear get FEW, and so does each of several agents."""
+FEW = 25
 LOOP = "3 x (pwrite+fdatasync)"
 TARGETS = {"outbox": 1.0, "eventsourcing-effect": 1.3, "dbos": 3.0}
 
 
-def guarded_in_threads(log: EventLog, count: int, agents: int, warm: int = WARM) -> Sample:
+def guarded_in_threads(log: EventLog, count: int, agents: int, warm: int = FEW) -> Sample:
     """`count` effects of so many agents at once, behind `warm` of each: threads of one process, each with a branch of its own."""
     tools = Toolbox(log)
     tool = tools.guard(nothing, EffectClass.NON_IDEMPOTENT)
@@ -50,7 +53,7 @@ async def nothing_async(text: str) -> dict[str, Any]:
     return nothing(text)
 
 
-def guarded_in_coroutines(log: EventLog, count: int, agents: int, warm: int = WARM) -> Sample:
+def guarded_in_coroutines(log: EventLog, count: int, agents: int, warm: int = FEW) -> Sample:
     """The same with agents that are coroutines of one event loop."""
     tools = Toolbox(log)
     tool = tools.guard(nothing_async, EffectClass.NON_IDEMPOTENT)
@@ -101,7 +104,7 @@ def three_times(bench: Bench, frames: Sequence[bytes]) -> Side:
     def turn() -> Sample:
         opened = STORES["bare"].open(bench.place("bare"))
         try:
-            opened.run(frames[: 3 * WARM])
+            opened.run(frames[: 3 * bench.size(WARM)])
             sample = one_by_one(opened.run, frames)
         finally:
             opened.close()
@@ -111,11 +114,7 @@ def three_times(bench: Bench, frames: Sequence[bytes]) -> Side:
 
 
 def effects(bench: Bench) -> list[Result]:
-    """A guarded no-op effect, one at a time and 16 in flight, in threads and in coroutines.
-
-    Many of them, since sqlite's WAL grows until its first checkpoint, after 300 effects or so; a sync then costs it half as much
-    again as later, when it writes over what is there. Those that are dear get less to do.
-    """
+    """A guarded no-op effect, one at a time and 16 in flight, in threads and in coroutines. Those that are dear get less to do."""
     made = events(bench.size(800, 16))
     many = events(max(IN_FLIGHT * 2, bench.size(1600)))
     stores = available(bench, EFFECTS.values())
@@ -123,12 +122,15 @@ def effects(bench: Bench) -> list[Result]:
     crowd, boxes = f"{guard}s, {IN_FLIGHT} in flight", f"{box}, {IN_FLIGHT} in flight"
     coroutines = f"{crowd}, coroutines"
     less = {kind: made[: max(4, len(made) // part)] for kind, part in (("eventsourcing-effect", 4), ("dbos", 16), ("langgraph", 8))}
-    sides: dict[str, Side] = {store.title: one_thread(bench, store, less.get(store.kind, made), warm=WARM) for store in stores}
+    sides: dict[str, Side] = {
+        store.title: one_thread(bench, store, less.get(store.kind, made), warm=FEW if store.kind in less else bench.size(WARM))
+        for store in stores
+    }
     sides[LOOP] = three_times(bench, frames_of_effects(bench.place("frames"), len(made)))
     sides[crowd] = in_flight(bench, guarded_in_threads, len(many))
     sides[coroutines] = in_flight(bench, guarded_in_coroutines, len(many))
     boxed = many[: max(IN_FLIGHT * 2, len(many) // 2)]
-    sides[boxes] = many_threads(bench, EFFECTS["outbox"], boxed, IN_FLIGHT, warm=WARM)
+    sides[boxes] = many_threads(bench, EFFECTS["outbox"], boxed, IN_FLIGHT, warm=FEW)
     unit = "effects/s"
     figures = [Figure("guarded effect : bare 3 x (pwrite+fdatasync)", guard, LOOP, 0.8, unit=unit)]
     figures += [
