@@ -11,7 +11,7 @@ changes hands does so in plain assignments under the guard, with no call between
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from eventlog.entry import Entry
 from eventlog.errors import EventLogError, OutcomeUnknown
@@ -84,8 +84,11 @@ class Group:
         self._batch: list[Place] = []  # it, until each of its places has been told
         self._settled = False  # each of them has its outcome
 
-    def alone(self, draft: Draft, after_seq: int | None) -> tuple[int, int] | None:
-        """The short road of `commit` while nobody leads: no queue, nobody to wake. As `Writer.append`, and durable; None: nothing done."""
+    def alone(self, draft: Draft, after_seq: int | None, meanwhile: Callable[[int, int], None] | None = None) -> tuple[int, int] | None:
+        """The short road of `commit` while nobody leads: no queue, nobody to wake. As `Writer.append`, and durable; None: nothing done.
+
+        `meanwhile(first seq, time)` is called when it is written, and the disk is told to begin: so what it does takes no time.
+        """
         if self._led:
             return None  # a look without the guard; the one below counts
         writer, turn, me = self._writer, 0, threading.get_ident()
@@ -96,8 +99,10 @@ class Group:
                     self._leader, turn = me, self._turn
             if not turn:
                 return None
-            written = writer.append(draft, after_seq)
+            written = writer.append(draft, after_seq, begin=meanwhile is not None)
             if written is not None:
+                if meanwhile is not None:
+                    meanwhile(*written)
                 writer.sync()
             return written
         finally:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from eventlog import forks, lock, payload
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from eventlog import coroutines
     from eventlog.coroutines import CoroutinePlace, LoopWakes
+    from eventlog.payload import Draft
 else:
     coroutines = Lazy("eventlog.coroutines")  # for who runs an event loop
 
@@ -167,23 +168,43 @@ class EventLog(Reading):
 
         A cancelled one is withdrawn if its turn has not come; else it is written all the same.
         """
+        self._for_writing()
+        draft = payload.encode(events, self._commit_bytes_max)
         future = coroutines.running_loop().create_future()
-        place = self._begin_commit(events, durability, expect, future)
+        place = self.begin_commit(draft, durability, expect, future)
         try:
             await future
         except BaseException:  # cancelled, or the coroutine was closed
             self._group.withdraw(place)
             raise
-        return self._end_commit(place, durability)
+        return self.end_commit(place, durability)
 
-    def _begin_commit(
-        self, events: Event | Iterable[Event], durability: Durability, expect: Expect | None, future: asyncio.Future[None]
-    ) -> CoroutinePlace:
-        """The first half of `acommit`: check, encode and queue, without blocking. `future` belongs to the running loop, and is set when the
-        commit has its outcome. Raises what is to be refused at once."""
+    # For the floors above, which have something to do while the disk writes:
+
+    def draft(self, events: Sequence[Event], *, proved: bool = False) -> Draft:
+        """The events of a commit, encoded ahead of it; `proved`: see `payload.encode_proved`. Raises PayloadError."""
+        return (payload.encode_proved if proved else payload.encode)(events, self._commit_bytes_max)
+
+    def commit_draft(self, draft: Draft, expect: Expect | None, meanwhile: Callable[[int, int], None]) -> None:
+        """`commit`, IMMEDIATE. `meanwhile(first seq, time)` is called once if it is written: before it is durable, or when it is.
+
+        Should that raise, the commit is in the log, and nobody has synced it.
+        """
         if self._closed is not None or self._writer is None or self._transactions.deciding:
             self._for_writing()
-        draft = payload.encode(events, self._commit_bytes_max)
+        if expect is not None:
+            expect = self._transactions.look_ahead(expect)
+        if self._group.alone(draft, None if expect is None else expect.after, meanwhile) is None:
+            entry = self._group.commit(draft, expect)
+            if entry.error is not None:
+                raise again(entry.error)
+            meanwhile(entry.first, entry.time)
+
+    def begin_commit(self, draft: Draft, durability: Durability, expect: Expect | None, future: asyncio.Future[None]) -> CoroutinePlace:
+        """The first half of `acommit`: queue it, without blocking. `future` belongs to the running loop, and is set when the commit has its
+        outcome. Raises what is to be refused at once."""
+        if self._closed is not None or self._writer is None or self._transactions.deciding:
+            self._for_writing()
         durable = durability is _IMMEDIATE
         if expect is not None:
             expect, durable = plain(expect), True
@@ -197,7 +218,7 @@ class EventLog(Reading):
         self._group.enqueue(place)
         return place
 
-    def _end_commit(self, place: CoroutinePlace, durability: Durability) -> Commit:
+    def end_commit(self, place: CoroutinePlace, durability: Durability) -> Commit:
         """The second half, when the future of the place is set: the receipt, or its error raised."""
         if place.error is not None:
             raise again(place.error)

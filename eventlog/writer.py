@@ -94,12 +94,12 @@ class Writer:
         if self.poison is not None:
             raise LogPoisoned(self.poison)
 
-    def append(self, draft: Draft, after_seq: int | None = None) -> tuple[int, int] | None:
+    def append(self, draft: Draft, after_seq: int | None = None, *, begin: bool = False) -> tuple[int, int] | None:
         """The short road of `locked(write)`, for one commit while nothing special is going on: returns its first seq and its time.
 
         None, with nothing done, when anything is: the record does not tell what others wrote, the segment or the reserved room ends
         here, or there is an event behind `after_seq` (up to there the caller knows that nothing conflicts with what it expects).
-        Raises what `_append` raises.
+        `begin`: let the disk begin at once, and do not wait: the sync that follows then waits for less. Raises what `_append` raises.
         """
         lock, view, pread, pwrite, flock = self.lock, self.view, self._pread, self._pwrite, self._flock
         with self.mutex:
@@ -137,6 +137,11 @@ class Writer:
                         write_all(self._fs, tail.fd, data[done:], end + done)
                 except OSError as error:
                     self._take_back(len(data), error)
+                if begin:
+                    try:  # noqa: SIM105 - contextlib.suppress takes as long as the call
+                        self._fs.begin_write_out(tail.fd, end, len(data))
+                    except OSError:
+                        pass  # a hint
                 tail.last = (end, data)
                 if tail.headers_end == end:
                     tail.headers += data[:FRAME_HEADER_BYTES]

@@ -82,6 +82,11 @@ class Intent:
         self.needs_approval: bool = data.get("approval") is True
         self.approved_seq: int | None = None
 
+    def become(self, other: Intent) -> None:
+        """Take over all that `other` says."""
+        for name in Intent.__slots__:
+            setattr(self, name, getattr(other, name))
+
     @property
     def verdict(self) -> Verdict | None:
         """What a restart says; None when nothing is open."""

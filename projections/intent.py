@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from eventlog.errors import EventLogError
 
-__all__ = ["BadIntentId", "EffectClass", "IntentId", "IntentState", "Verdict", "attempt_text", "intent_id", "parse_attempt"]
+__all__ = ["BadIntentId", "EffectClass", "IntentId", "IntentState", "Verdict", "attempt_text", "intent_id", "numbered", "parse_attempt"]
 
 NAME_CHARS_MAX = 512
 NUMBER_MAX = 2**53 - 1  # what every JSON reader keeps exact
@@ -20,7 +20,7 @@ class BadIntentId(EventLogError, ValueError):
     """A branch, attempt or step that cannot name an intent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class IntentId:
     """One external effect: step `step` of attempt number `attempt` (from 1) of the branch `branch` (seed 000, step 1).
 
@@ -31,19 +31,18 @@ class IntentId:
     branch: str
     attempt: int
     step: int | str
-    attempt_text: str = field(init=False, repr=False, compare=False)  # `branch@attempt`, the stream of events about the whole attempt
-    text: str = field(init=False, repr=False, compare=False)  # `branch@attempt:step`: asked for at every turn, so it is made once
+    attempt_text: str = field(repr=False, compare=False)  # `branch@attempt`, the stream of events about the whole attempt
+    text: str = field(repr=False, compare=False)  # `branch@attempt:step`: asked for at every turn, so it is made once
 
-    def __post_init__(self) -> None:
-        whole, step = attempt_text(self.branch, self.attempt), self.step
+    def __init__(self, branch: str, attempt: int, step: int | str) -> None:
+        whole = attempt_text(branch, attempt)
         if isinstance(step, str):
             _check_name("step", step)
             if "@" in step or (step.isascii() and step.isdigit()):
                 raise BadIntentId(f"step {step!r}: a step name may not hold '@' nor be a number; give numbers as int")
-        else:
+        elif type(step) is not int or not 1 <= step <= NUMBER_MAX:
             _check_number("step", step)
-        object.__setattr__(self, "attempt_text", whole)
-        object.__setattr__(self, "text", f"{whole}:{step}")
+        _put(self, branch, attempt, step, whole, f"{whole}:{step}")
 
     @classmethod
     def parse(cls, text: str) -> IntentId:
@@ -60,16 +59,25 @@ class IntentId:
         branch, _, rest = text.rpartition("@")
         attempt, _, step = rest.partition(":")
         made = object.__new__(cls)
-        put = object.__setattr__
-        put(made, "branch", branch)
-        put(made, "attempt", int(attempt))
-        put(made, "step", int(step) if step.isascii() and step.isdigit() else step)
-        put(made, "attempt_text", text[: len(branch) + 1 + len(attempt)])
-        put(made, "text", text)
+        number = int(step) if step.isascii() and step.isdigit() else step
+        _put(made, branch, int(attempt), number, text[: len(branch) + 1 + len(attempt)], text)
         return made
 
     def __str__(self) -> str:
         return self.text
+
+
+# Straight to the slots: past the guard of a frozen class, at half the price of object.__setattr__.
+_slots = [getattr(IntentId, name).__set__ for name in ("branch", "attempt", "step", "attempt_text", "text")]
+_put_branch, _put_attempt, _put_step, _put_whole, _put_text = _slots
+
+
+def _put(made: IntentId, branch: str, attempt: int, step: int | str, whole: str, text: str) -> None:
+    _put_branch(made, branch)
+    _put_attempt(made, attempt)
+    _put_step(made, step)
+    _put_whole(made, whole)
+    _put_text(made, text)
 
 
 def attempt_text(branch: str, attempt: int) -> str:
@@ -80,10 +88,29 @@ def attempt_text(branch: str, attempt: int) -> str:
     return _attempt_text(branch, attempt)
 
 
-@functools.lru_cache(1024, typed=True)  # typed, for True equals 1
+_named: dict[str, IntentId] = {}
+_NAMED_MAX = 1024
+
+
 def intent_id(branch: str, attempt: int, step: int | str) -> IntentId:
     """IntentId(...), remembered for a while: who names an intent is soon followed by the fold of the event that says so."""
-    return IntentId(branch, attempt, step)
+    known = _named.get(f"{branch}@{attempt}:{step}")
+    if known is None or known.step != step or known.branch != branch:  # a step "3" is spelled like 3, and is refused
+        known = IntentId(branch, attempt, step)
+        if len(_named) >= _NAMED_MAX:
+            _named.clear()
+        _named[known.text] = known
+    return known
+
+
+def numbered(branch: str, attempt: int, whole: str, step: int) -> IntentId:
+    """The IntentId of a step that was counted, in the attempt whose text `whole` is: nothing of it needs a check."""
+    made, text = object.__new__(IntentId), f"{whole}:{step}"
+    _put(made, branch, attempt, step, whole, text)
+    if len(_named) >= _NAMED_MAX:
+        _named.clear()
+    _named[text] = made
+    return made
 
 
 @functools.lru_cache(4096)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from eventlog import Event
 from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import EffectsState, Intent
-from eventlog.projections.intent import IntentId, IntentState, attempt_text, intent_id
+from eventlog.projections.intent import IntentId, IntentState, attempt_text, intent_id, numbered
 from eventlog.recovery.core import AttemptCore, owner_name
 from eventlog.recovery.decide import attempt_status, effective_class
 from eventlog.recovery.drive import drive, drive_async
@@ -77,7 +77,7 @@ class Attempt:
         self._guard: Guard | None = None
         self._owner: Any = None
         self._lock = threading.Lock()
-        self._flying: dict[str, threading.Lock] = {}  # held while the call of that intent is out
+        self._flying: dict[str, list[None]] = {}  # intents whose call is out, each with a mark that is its caller's own
         self._next_step = 1
         self._thread = 0
         self._task: asyncio.Task[Any] | None = None
@@ -168,18 +168,15 @@ class Attempt:
         named, body = tool.spec.bind(args, kwargs)
         id_ = self._id(step)
         text = id_.text
-        while (mine := self._take_off(text)) is None:
-            flying = self._flying.get(text)
-            if flying is not None:
-                with flying:  # one at a time: whoever comes second finds the first one's record
-                    pass
+        while not self._take_off(text):  # one at a time: whoever comes second finds the first one's record
+            time.sleep(POLL_S)
         try:
             if self._toolbox.observer is None:
                 return drive(guard, guard.call(tool, named, body, id_), self._release_when_idle)
             with self._observed(text, tool):
                 return drive(guard, guard.call(tool, named, body, id_), self._release_when_idle)
         finally:
-            self._land(text, mine)
+            self._land(text)
 
     def acall(self, tool: Tool, /, *args: Any, step: int | str | None = None, **kwargs: Any) -> Awaitable[Any]:
         """The same for coroutines; a synchronous tool runs in a thread. The step is numbered here and now, so that gather() is fine."""
@@ -190,7 +187,7 @@ class Attempt:
 
     async def _acall(self, guard: Guard, tool: Tool, named: dict[str, Any], body: bytes, id_: IntentId) -> Any:
         text = id_.text
-        while (mine := self._take_off(text)) is None:
+        while not self._take_off(text):
             await asyncio.sleep(POLL_S)  # the first one may be a coroutine of this loop, or a thread
         try:
             if self._toolbox.observer is None:
@@ -198,7 +195,7 @@ class Attempt:
             with self._observed(text, tool):
                 return await drive_async(guard, guard.call(tool, named, body, id_), self._release_when_idle)
         finally:
-            self._land(text, mine)
+            self._land(text)
 
     def _ready(self, tool: Tool) -> Guard:
         guard = self._guard
@@ -211,13 +208,11 @@ class Attempt:
         return guard
 
     def _id(self, step: int | str | None) -> IntentId:
-        taken = self._step(step)
-        # Only what is hashable can be remembered; the long way says what is wrong with anything else.
-        return (intent_id if isinstance(taken, int | str) else IntentId)(self.branch, self.number, taken)
+        if step is None:
+            return numbered(self.branch, self.number, self.name, self._next())
+        return intent_id(self.branch, self.number, step)
 
-    def _step(self, step: int | str | None) -> int | str:
-        if step is not None:
-            return step
+    def _next(self) -> int:
         if threading.get_ident() != self._thread:
             raise StepRequired(f"{self.name}: a call from another thread has to name its step: attempt.call(tool, ..., step='name')")
         task = _current_task()
@@ -231,14 +226,12 @@ class Attempt:
         self._next_step += 1
         return taken
 
-    def _take_off(self, text: str) -> threading.Lock | None:
-        mine = threading.Lock()
-        mine.acquire()
-        return mine if self._flying.setdefault(text, mine) is mine else None  # setdefault is atomic
+    def _take_off(self, text: str) -> bool:
+        mine: list[None] = []
+        return self._flying.setdefault(text, mine) is mine  # setdefault is atomic
 
-    def _land(self, text: str, mine: threading.Lock) -> None:
+    def _land(self, text: str) -> None:
         del self._flying[text]
-        mine.release()
         if self._closed:
             self._release_when_idle()
 
@@ -293,6 +286,7 @@ class Attempt:
                 continue  # recorded: the summary below reads it from there
             except EffectError:
                 continue  # an error outcome is an outcome
+        core.log.flush()  # what other threads recorded meanwhile is told as recorded: so it has to be on disk
         return self._summary(core)
 
     async def acancel(self, grace: float = 0.0, *, reason: str = "cancelled by the program", actor: str = "program") -> Cancellation:
@@ -315,7 +309,7 @@ class Attempt:
 
     @property
     def intents(self) -> list[Intent]:
-        """What this attempt has recorded so far, in order. Do not change it."""
+        """What this attempt has recorded so far, in order. Do not change it. The last word of a call that is out may not be on disk yet."""
         return [] if self._guard is None else self._guard.core.intents()
 
     def _finish(self, tool: Tool | None, text: str, by: str, patience_s: float) -> Any:

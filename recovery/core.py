@@ -5,6 +5,9 @@ the branch is the only one to write about its Pending and Dispatched intents, so
 each commit would have every writer read what the 15 others wrote: a third of the throughput of 16 threads, measured). About an
 Indeterminate or finished intent, or one that waits for an approval, a person may decide at any moment: there the commit names what was
 seen, and a conflict has the decision made anew.
+
+What a commit says is folded while the disk still writes it, which costs no time then. Should it fail, or be interrupted, the state is
+read anew from the log before anybody sees it again.
 """
 
 from __future__ import annotations
@@ -12,23 +15,28 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventlog import Commit, Conflict, Event, EventLog, Expect, Recorded
-from eventlog.errors import Corrupt
+from eventlog import Commit, Conflict, Durability, Event, EventLog, Expect, Recorded
+from eventlog.errors import Corrupt, LockTimeout, NotWritten, PayloadError
 from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import HANDLERS, EffectsState, Intent
 from eventlog.projections.folding import View
 from eventlog.projections.intent import IntentState
 
-__all__ = ["AttemptCore", "CancelToken", "Decide", "owner_name"]
+if TYPE_CHECKING:
+    from eventlog.payload import Draft
 
-Decide = Callable[[Intent | None, bool], Sequence[Event] | None]
+__all__ = ["AttemptCore", "CancelToken", "Decide", "Drafted", "owner_name"]
+
+Decide = Callable[["Intent | None", bool], "Sequence[Event] | Drafted | None"]
 _TYPES = frozenset(HANDLERS)
 TURN_S = 0.001
 _OURS = (IntentState.PENDING, IntentState.DISPATCHED)
 _FINISHED = frozenset(state for state in IntentState if state.finished)
 _LEAVING = frozenset({ev.PENDING, ev.DISPATCHED})
+_NOTHING_WRITTEN = (PayloadError, NotWritten, LockTimeout)
+_IMMEDIATE = Durability.IMMEDIATE
 _new = tuple.__new__
 CONFLICTS_MAX = 1000
 
@@ -59,16 +67,38 @@ class CancelToken:
         self._event.set()
 
 
+class Drafted(NamedTuple):
+    """Events that were encoded ahead of the decision for them."""
+
+    events: Sequence[Event]
+    draft: Draft
+
+    @classmethod
+    def of(cls, log: EventLog, *events: Event) -> Drafted:
+        """Of events that say nothing but our own words, and what `canonical` let pass. Raises PayloadError: they are too large."""
+        return _new(cls, (events, log.draft(events, proved=True)))
+
+
+class WrittenToTheEnd(asyncio.Future[None]):
+    """A future that cannot be cancelled: a coroutine that is cancelled while it waits hears of it when the write has its outcome.
+
+    A task and a shield for each write would say the same, and take longer than the rest of it.
+    """
+
+    def cancel(self, msg: Any = None) -> bool:
+        return False
+
+
 class _Open:
     """What this process knows of an intent that is not over, beside its state."""
 
-    __slots__ = ("receipt", "seen", "turn", "unsure")
+    __slots__ = ("leaving", "receipt", "seen", "turn")
 
     def __init__(self, seen: int) -> None:
         self.turn = threading.Lock()  # one write about it at a time: the next decision sees what the last one wrote
         self.seen = seen  # up to which seq its stream was read
         self.receipt: Commit | None = None  # of the last commit about it by this process
-        self.unsure = False  # a commit about it was begun that did not return
+        self.leaving = False  # a decision that lets it leave is not in the log yet
 
 
 class AttemptCore:
@@ -88,6 +118,7 @@ class AttemptCore:
         self._loaded_seq = seq
         self._outcomes: dict[str, dict[str, Any]] | None = None
         self._open: dict[str, _Open] = {}
+        self._in_doubt = False  # a commit was begun that did not return: the state may not be what the log says
         self.newest_attempt = max(state.newest_attempt(branch), attempt)  # stays: a newer one needs the branch, which we own
         self.cancelled = False
         self._look_for_cancel()
@@ -99,36 +130,48 @@ class AttemptCore:
             self.token._set()
 
     def get(self, text: str) -> Intent | None:
+        if self._in_doubt:
+            self._reload()
         return self._state.intents.get(text)
+
+    def known(self, text: str) -> Intent:
+        """The intent of that text. Raises ValueError when there is none."""
+        intent = self.get(text)
+        if intent is None:
+            raise ValueError(f"{text}: no such intent in this attempt")
+        return intent
 
     def intents(self) -> list[Intent]:
         """The intents of the attempt, in the order of their Pending events."""
+        if self._in_doubt:
+            self._reload()
         with self._lock:
             return list(self._state.intents.values())
 
-    def _prepare(self, text: str, known: _Open, decide: Decide) -> tuple[Sequence[Event], Expect | None, bool] | None:
-        """The events that `decide` wants now, what must still hold when they are written, and whether they let something leave.
+    def _prepare(self, text: str, known: _Open, decide: Decide) -> tuple[Sequence[Event], Draft | None, Expect | None] | None:
+        """The events that `decide` wants now, and what must still hold when they are written. None: it wants none.
 
-        None: it wants none. What leaves is counted until `_done`.
+        What leaves is counted, until it is in the log or `_stays`.
         """
-        if known.unsure:
-            self._refresh(text, known)
-            known.unsure = False
+        if self._in_doubt:
+            self._reload()
         with self._lock:
             intent = self._state.intents.get(text)
-            events = decide(intent, self._cancelling or self.cancelled)
-            if not events:
+            wanted = decide(intent, self._cancelling or self.cancelled)
+            if not wanted:
                 return None
+            events, draft = wanted if isinstance(wanted, Drafted) else (wanted, None)
             expect = None
-            if intent is not None and (intent.state not in _OURS or intent.waits_for_approval):
+            if intent is not None and (intent.state not in _OURS or (intent.needs_approval and intent.waits_for_approval)):
                 expect = Expect((text,), known.seen)
-            leaves = events[0][0] in _LEAVING  # such an event is written alone
-            if leaves:
+            if events[0][0] in _LEAVING:  # such an event is written alone
+                known.leaving = True
                 self._leaving += 1
-            return events, expect, leaves
+            return events, draft, expect
 
-    def _done(self) -> None:
+    def _stays(self, known: _Open) -> None:
         with self._lock:
+            known.leaving = False
             self._leaving -= 1
             if self._waiting:
                 self._all_left.notify_all()
@@ -149,9 +192,9 @@ class AttemptCore:
         with self._lock:
             self._cancelling = False
 
-    def _applied(self, text: str, known: _Open, commit: Commit, events: Sequence[Event]) -> None:
-        """Fold what was committed. An event that a refresh saw first is not folded twice."""
-        seq, last, time_ns, _ = commit
+    def _applied(self, text: str, known: _Open, events: Sequence[Event], first: int, time_ns: int) -> None:
+        """Fold what was written. An event that a refresh saw first is not folded twice."""
+        seq, last = first, first + len(events) - 1
         with self._lock:
             state = self._state
             intent = state.intents.get(text)
@@ -161,14 +204,19 @@ class AttemptCore:
                 if handler is not None and seq > folded:
                     handler(state, _new(Recorded, (seq, time_ns, type_, stream, data)))
                 seq += 1
-            if text == self.stream:
-                self._look_for_cancel()
-            intent = state.intents.get(text)
-            if intent is not None and intent.state in _FINISHED and text not in self.running:
+            if intent is None:
+                if text == self.stream:
+                    self._look_for_cancel()
+            elif intent.state in _FINISHED and text not in self.running:
                 self._open.pop(text, None)  # a long attempt must not grow with what is over
-            known.receipt = commit
+            known.receipt = _new(Commit, (first, last, time_ns, _IMMEDIATE))
             if last > known.seen:
                 known.seen = last
+            if known.leaving:
+                known.leaving = False
+                self._leaving -= 1
+                if self._waiting:
+                    self._all_left.notify_all()
 
     def receipt(self, text: str) -> Commit:
         """Of the last commit about that intent by this process. Raises KeyError when there is none, or it is over."""
@@ -196,50 +244,97 @@ class AttemptCore:
             if self.cancelled:
                 self.token._set()
 
-    def write(self, text: str, decide: Decide) -> Sequence[Event] | None:
-        """Decide and commit, durably; the events that were written, or None. Raises what decide raises, and commit errors."""
+    def _reload(self) -> None:
+        """Take the state from the log, whatever was folded here. An Intent that somebody holds is made true, not replaced."""
+        with self._lock:
+            part, seq = self._view.read(lambda whole, at: (whole.only(self.branch, self.attempt), at))
+            for text, old in self._state.intents.items():
+                new = part.intents.get(text)
+                if new is not None:
+                    old.become(new)
+                    part.intents[text] = old
+            self._state = part
+            self._loaded_seq = max(self._loaded_seq, seq)
+            for known in self._open.values():
+                known.seen = max(known.seen, seq)
+            self._look_for_cancel()
+            self._in_doubt = False
+            if self.cancelled:
+                self.token._set()
+
+    def write(self, text: str, decide: Decide, meanwhile: Callable[[], None] | None = None) -> Sequence[Event] | None:
+        """Decide and commit, durably; the events that were written, or None. Raises what decide raises, and commit errors.
+
+        `meanwhile()` is called once if they are written, if possible while the disk is at it.
+        """
         known = self._open.get(text) or self._about(text)
         with known.turn:
             for _ in range(CONFLICTS_MAX):
                 ready = self._prepare(text, known, decide)
                 if ready is None:
                     return None
-                events, expect, leaves = ready
+                events, draft, expect = ready
+
+                def written(first: int, time_ns: int, events: Sequence[Event] = events) -> None:
+                    self._applied(text, known, events, first, time_ns)
+                    if meanwhile is not None:
+                        meanwhile()
+
                 try:
-                    self._applied(text, known, self.log.commit(events, expect=expect), events)
+                    self.log.commit_draft(draft or self.log.draft(events), expect, written)
                     return events
                 except Conflict:
                     self._refresh(text, known)
+                except _NOTHING_WRITTEN:
+                    raise
                 except BaseException:
-                    known.unsure = True  # Ctrl-C: it may be in the log all the same
+                    self._in_doubt = True  # Ctrl-C: it may be in the log all the same
                     raise
                 finally:
-                    if leaves:
-                        self._done()
+                    if known.leaving:
+                        self._stays(known)
         raise Conflict(f"{text}: {CONFLICTS_MAX} decisions in a row were overtaken; nothing was written")
 
-    async def awrite(self, text: str, decide: Decide) -> Sequence[Event] | None:
-        """The same, without blocking the event loop."""
-        known = self._about(text)
+    async def awrite(
+        self, text: str, decide: Decide, meanwhile: Callable[[], None] | None = None
+    ) -> tuple[Sequence[Event] | None, asyncio.CancelledError | None]:
+        """The same, without blocking the event loop. A cancellation meanwhile comes back beside the answer: the record is there."""
+        known = self._open.get(text) or self._about(text)
+        cancelled: asyncio.CancelledError | None = None
         while not known.turn.acquire(blocking=False):
-            await asyncio.sleep(TURN_S)
+            try:
+                await asyncio.sleep(TURN_S)
+            except asyncio.CancelledError as error:  # what is to be written may be an outcome
+                cancelled = error
         try:
             for _ in range(CONFLICTS_MAX):
                 ready = self._prepare(text, known, decide)
                 if ready is None:
-                    return None
-                events, expect, leaves = ready
+                    return None, cancelled
+                events, draft, expect = ready
                 try:
-                    self._applied(text, known, await self.log.acommit(events, expect=expect), events)
-                    return events
+                    future = WrittenToTheEnd()
+                    place = self.log.begin_commit(draft or self.log.draft(events), _IMMEDIATE, expect, future)
+                    if meanwhile is not None:
+                        meanwhile()
+                    while not future.done():
+                        try:
+                            await future
+                        except asyncio.CancelledError as error:
+                            cancelled = error
+                    self.log.end_commit(place, _IMMEDIATE)
+                    self._applied(text, known, events, place.first, place.time)
+                    return events, cancelled
                 except Conflict:
                     self._refresh(text, known)
+                except _NOTHING_WRITTEN:
+                    raise
                 except BaseException:
-                    known.unsure = True  # Ctrl-C: it may be in the log all the same
+                    self._in_doubt = True  # Ctrl-C: it may be in the log all the same
                     raise
                 finally:
-                    if leaves:
-                        self._done()
+                    if known.leaving:
+                        self._stays(known)
         finally:
             known.turn.release()
         raise Conflict(f"{text}: {CONFLICTS_MAX} decisions in a row were overtaken; nothing was written")

@@ -29,6 +29,7 @@ __all__ = [
     "effective_class",
     "may_repeat_unknown",
     "next_action",
+    "pending",
     "refused_on_resend",
 ]
 
@@ -129,7 +130,7 @@ def effective_class(recorded: EffectClass, current: EffectClass | None) -> Effec
 def next_action(facts: Facts) -> Action:
     """What recovery does with an intent (tables for crash and for cancel)."""
     if facts.state is IntentState.PENDING:
-        return _pending(facts)
+        return pending(facts.now_ns, facts.deadline_ns, superseded=facts.superseded, unapproved=facts.unapproved)
     if facts.state is IntentState.INDETERMINATE:
         return Leave("it waits for a decision")
     if facts.state is not IntentState.DISPATCHED:
@@ -139,13 +140,13 @@ def next_action(facts: Facts) -> Action:
     return Leave("its call has not come back yet") if facts.alive else _crashed(facts)
 
 
-def _pending(facts: Facts) -> Action:
-    # Never sent, so every class may be sent: the only question is whether anyone still wants it.
-    if facts.superseded:
+def pending(now_ns: int, deadline_ns: int | None, *, superseded: bool, unapproved: bool) -> Action:
+    """The row of what was never sent: every class may be, and the only question is whether anyone still wants it."""
+    if superseded:
         return Close("superseded", "a newer attempt of the branch is in the log")
-    if facts.deadline_ns is not None and facts.now_ns >= facts.deadline_ns:
+    if deadline_ns is not None and now_ns >= deadline_ns:
         return Expire()
-    return Approval() if facts.unapproved else _SEND
+    return Approval() if unapproved else _SEND
 
 
 def _cancelled(facts: Facts) -> Action:

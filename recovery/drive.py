@@ -81,55 +81,7 @@ def _late(guard: Guard, op: Invoke, idle: Callable[[], None]) -> Callable[[Any, 
 
 def drive(guard: Guard, steps: Steps, idle: Callable[[], None], *, run_async: bool = False) -> Any:
     """Carry out `steps` in this thread. `idle()` is called when a late result is recorded; `run_async`: async tools get their own loop."""
-    core = guard.core
-
-    def perform(op: Op) -> Any:
-        if isinstance(op, Write):
-            return core.write(op.text, op.decide)
-        if isinstance(op, Invoke):
-            return invoke(op)
-        if isinstance(op, Sleep):
-            return core.token.wait(op.seconds)
-        if isinstance(op, Store):
-            return guard.blobs.put(op.body)
-        return _settled(op.tool._ask(op.view) if op.tool._ask is not None else None)
-
-    def invoke(op: Invoke) -> Any:
-        permit = _permit(core, op)
-        outlives = False
-        core.running.add(op.text)
-        try:
-            if op.tool.spec.is_async:
-                if not run_async:
-                    raise EffectError(f"{op.tool.spec.name} is an async tool: use await attempt.acall({op.tool.spec.name}, ...)")
-                return asyncio.run(_limited(in_tool(run_sealed(permit)), op.timeout_s))
-            if op.timeout_s is None:
-                return run_sealed(permit)
-            call = ThreadCall(permit, _late(guard, op, idle))
-            try:
-                return call.future.result(op.timeout_s)
-            except BaseException as error:
-                if not call.abandon():
-                    return call.future.result()  # it came while we gave up, or this is the tool's own exception
-                outlives = True
-                if isinstance(error, TimeoutError):
-                    raise _no_answer(op) from None
-                raise
-        finally:
-            if not outlives:
-                core.running.discard(op.text)
-
-    return _loop(steps, perform)
-
-
-def _settled(answer: Any) -> Any:
-    async def wait() -> Any:
-        return await answer
-
-    return asyncio.run(wait()) if inspect.isawaitable(answer) else answer
-
-
-def _loop(steps: Steps, perform: Callable[[Op], Any]) -> Any:
+    write = guard.core.write
     result: Any = None
     thrown: BaseException | None = None
     while True:
@@ -137,11 +89,59 @@ def _loop(steps: Steps, perform: Callable[[Op], Any]) -> Any:
             op = steps.send(result) if thrown is None else steps.throw(thrown)
         except StopIteration as stop:
             return stop.value
-        result, thrown = None, None
+        result = thrown = None
         try:
-            result = perform(op)
+            if op.__class__ is Write:
+                result = write(*op)
+            elif op.__class__ is Invoke:
+                result = _invoke(guard, op, idle, run_async)
+            else:
+                result = _perform(guard, op)
         except BaseException as error:  # noqa: BLE001 - the guard decides what it means
             thrown = error
+
+
+def _perform(guard: Guard, op: Op) -> Any:
+    if isinstance(op, Sleep):
+        return guard.core.token.wait(op.seconds)
+    if isinstance(op, Store):
+        return guard.blobs.put(op.body)
+    assert isinstance(op, AskHook)
+    return _settled(op.tool._ask(op.view) if op.tool._ask is not None else None)
+
+
+def _invoke(guard: Guard, op: Invoke, idle: Callable[[], None], run_async: bool) -> Any:
+    core, spec = guard.core, op.tool.spec
+    permit = _permit(core, op)
+    outlives = False
+    core.running.add(op.text)
+    try:
+        if spec.is_async:
+            if not run_async:
+                raise EffectError(f"{spec.name} is an async tool: use await attempt.acall({spec.name}, ...)")
+            return asyncio.run(_limited(in_tool(run_sealed(permit)), op.timeout_s))
+        if op.timeout_s is None:
+            return run_sealed(permit)
+        call = ThreadCall(permit, _late(guard, op, idle))
+        try:
+            return call.future.result(op.timeout_s)
+        except BaseException as error:
+            if not call.abandon():
+                return call.future.result()  # it came while we gave up, or this is the tool's own exception
+            outlives = True
+            if isinstance(error, TimeoutError):
+                raise _no_answer(op) from None
+            raise
+    finally:
+        if not outlives:
+            core.running.discard(op.text)
+
+
+def _settled(answer: Any) -> Any:
+    async def wait() -> Any:
+        return await answer
+
+    return asyncio.run(wait()) if inspect.isawaitable(answer) else answer
 
 
 async def drive_async(guard: Guard, steps: Steps, idle: Callable[[], None]) -> Any:
@@ -160,7 +160,7 @@ async def drive_async(guard: Guard, steps: Steps, idle: Callable[[], None]) -> A
         result, thrown = None, None
         try:
             if isinstance(op, Write):
-                result, cancelled_now = await _to_the_end(core.awrite(op.text, op.decide))
+                result, cancelled_now = await core.awrite(*op)
                 if cancelled_now is not None:
                     thrown = cancelled_now  # the record is there: the guard has to know that before it gives way
             elif isinstance(op, Invoke):

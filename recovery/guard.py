@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from eventlog import Event, crashpoints
 from eventlog.errors import PayloadError
@@ -27,7 +27,7 @@ from eventlog.recovery import decide
 from eventlog.recovery.answers import Answer, IntentView, Unknown
 from eventlog.recovery.blobs import Blobs
 from eventlog.recovery.context import ToolContext
-from eventlog.recovery.core import AttemptCore
+from eventlog.recovery.core import AttemptCore, Drafted
 from eventlog.recovery.errors import Abandoned, AttemptCancelled, EffectFailed, Indeterminate, NeedsApproval, NotYet, StaleAttempt
 from eventlog.recovery.failures import Failure, judge
 from eventlog.recovery.ops import AskHook, Invoke, Limits, Op, Sleep, Steps, Store, Write
@@ -43,6 +43,17 @@ _P, _D, _C = IntentState.PENDING, IntentState.DISPATCHED, IntentState.COMMITTED
 _I, _X, _A = IntentState.INDETERMINATE, IntentState.CANCELLED, IntentState.ABANDONED
 _READ_ONLY = EffectClass.READ_ONLY
 _AGAIN = object()
+
+
+class _Try(NamedTuple):
+    """One try, ready to be recorded and sent."""
+
+    number: int
+    resend: bool
+    dispatched: Drafted
+    context: ToolContext
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class Guard:
@@ -61,28 +72,49 @@ class Guard:
         text, digest = id_.text, digest_of(body)
         known = self.core.get(text)
         if known is None:
-            yield from self._pend(tool, named, body, digest, id_, text)
+            ready = yield from self._pend(tool, named, body, digest, id_, text)
+            if ready is not None and (value := (yield from self._send(tool, text, ready))) is not _AGAIN:
+                return value
         else:
             check_same(known, tool, named, digest)
             if not known.state.finished:
                 self.core.refresh(text)  # a person may have decided since we looked
         return (yield from self.finish(tool, text))
 
-    def _pend(self, tool: Tool, named: dict[str, Any], body: bytes, digest: str, id_: IntentId, text: str) -> Steps:
+    def _pend(
+        self, tool: Tool, named: dict[str, Any], body: bytes, digest: str, id_: IntentId, text: str
+    ) -> Generator[Op, Any, _Try | None]:
+        """Record it. Its first try, made ready while the disk writes; None: something stands in the way of it."""
         blob = (yield Store(body)) if len(body) > self.limits.blob_bytes_min else None
         event = pending_event(tool, named, digest, id_, self.core.log.id, blob=blob, now_ns=time.time_ns())
+        ready: _Try | None = None
 
-        def decide_pending(intent: Intent | None, cancelled: bool) -> Sequence[Event] | None:
+        pending = Drafted.of(self.core.log, event)
+
+        def decide_pending(intent: Intent | None, cancelled: bool) -> Drafted | None:
             if cancelled:
                 raise AttemptCancelled(f"{text}: its attempt was cancelled; nothing was sent")
             if intent is None:
-                return (event,)
+                return pending
             check_same(intent, tool, named, digest)  # another process was here first
             return None
 
+        def make_ready() -> None:
+            nonlocal ready
+            if isinstance(self._of_pending(event.data.get("deadline_ns"), unapproved=tool.spec.approval), decide.Send):
+                ready = self._make_ready(tool, id_, event.data, named, 1, resend=False)
+
         crashpoints.reach("before-pending")
-        yield Write(text, decide_pending)
+        yield Write(text, decide_pending, make_ready)
         crashpoints.reach("after-pending")
+        return ready
+
+    def _make_ready(self, tool: Tool, id_: IntentId, request: dict[str, Any], named: dict[str, Any], number: int, *, resend: bool) -> _Try:
+        spec, key = tool.spec, request["key"]
+        args, kwargs = spec.spread(named, key)  # a changed signature must fail before Dispatched says "sent"
+        event = ev.dispatched(id_.text, try_number=number, pid=os.getpid(), by=self.by, resend=resend)
+        context = ToolContext(id_, key, number, resend, self.core.token, request.get("deadline_ns"), self._note, spec.emits)
+        return _Try(number, resend, Drafted.of(self.core.log, event), context, args, kwargs)
 
     def finish(self, tool: Tool | None, text: str) -> Steps:
         """Bring an intent to its end from whatever state it is in: its value is returned, or what stands in the way is raised.
@@ -91,9 +123,7 @@ class Guard:
         """
         until = time.monotonic() + self.patience_s
         while True:
-            intent = self.core.get(text)
-            if intent is None:
-                raise ValueError(f"{text}: no such intent in this attempt")
+            intent = self.core.known(text)
             if intent.state is _C:
                 return self.records.replay(tool, intent)
             if intent.state is _A:
@@ -101,9 +131,23 @@ class Guard:
             if intent.state is _X:
                 kind = StaleAttempt if self.core.newest_attempt > self.core.attempt else AttemptCancelled
                 raise kind(f"{text}: it was not sent and will not be: {intent.reason or 'its attempt was cancelled'}")
-            facts = self._facts(tool, intent)
-            action = decide.next_action(facts)
-            if isinstance(action, decide.Ask) and tool is not None:
+            action = decide.next_action(self._facts(tool, intent))
+            if isinstance(action, decide.Send) and tool is not None:
+                if intent.retry_at_ns is not None:
+                    wait_s = (intent.retry_at_ns - time.time_ns()) / 1e9
+                    if wait_s > 0:
+                        if self.by == "recovery" and time.monotonic() + wait_s > until:
+                            raise NotYet(text, intent.retry_at_ns)
+                        yield Sleep(wait_s)
+                        if intent.state is not _P:  # cancelled, or decided, while we slept
+                            continue
+                request = intent.request or {}
+                named = self.records.arguments(request)
+                ready = self._make_ready(tool, intent.id, request, named, intent.tries + 1, resend=action.resend)
+                value = yield from self._send(tool, text, ready)
+                if value is not _AGAIN:
+                    return value
+            elif isinstance(action, decide.Ask) and tool is not None:
                 action_after = decide.answered(self._facts(tool, intent), (yield from self._ask(tool, intent)))
                 if isinstance(action_after, decide.Settle):
                     yield from self._settle(tool, intent, action_after)
@@ -113,30 +157,23 @@ class Guard:
                         raise Indeterminate(text, action_after.reason, action_after.until_ns)
                     yield Sleep(wait_s)
                 else:
-                    yield from self._leave(intent, facts, action_after.reason)
+                    yield from self._leave(tool, intent, action_after.reason)
             elif isinstance(action, decide.Close):
                 yield from self.records.resolve(intent, action.decision, action.reason)
             elif isinstance(action, decide.Expire):
                 expired = error_data("DeadlineExceeded", "the deadline passed before it was sent")
                 yield from self.records.fail(intent, Failure("not_sent", expired))
-            elif isinstance(action, decide.Send) and tool is not None:
-                wait_s = ((intent.retry_at_ns or 0) - facts.now_ns) / 1e9
-                if wait_s > 0:
-                    if self.by == "recovery" and time.monotonic() + wait_s > until:
-                        raise NotYet(text, intent.retry_at_ns or 0)
-                    yield Sleep(wait_s)
-                    if intent.state is not _P:  # cancelled, or decided, while we slept
-                        continue
-                value = yield from self._send(tool, intent, action.resend)
-                if value is not _AGAIN:
-                    return value
             elif isinstance(action, decide.Leave):
-                yield from self._leave(intent, facts, action.reason)
+                yield from self._leave(tool, intent, action.reason)
             elif isinstance(action, decide.Approval):
                 raise NeedsApproval(text)
             else:
                 # Never sent, or sent and only the tool could go on: nothing to record, somebody who has the tool will come.
                 raise Indeterminate(text, f"the tool {intent.tool!r} is not registered here", time.time_ns())
+
+    def _of_pending(self, deadline_ns: int | None, *, unapproved: bool) -> decide.Action:
+        superseded = self.core.newest_attempt > self.core.attempt
+        return decide.pending(time.time_ns(), deadline_ns, superseded=superseded, unapproved=unapproved)
 
     def _facts(self, tool: Tool | None, intent: Intent) -> decide.Facts:
         request = intent.request or {}
@@ -162,54 +199,57 @@ class Guard:
             unapproved=(intent.needs_approval or (spec is not None and spec.approval)) and intent.approved_seq is None,
         )
 
-    def _send(self, tool: Tool, intent: Intent, resend: bool) -> Steps:
+    def _send(self, tool: Tool, text: str, ready: _Try) -> Steps:
         """One try. Its value, _AGAIN when the intent has to be looked at anew, or an exception that is the outcome."""
-        text, spec, try_number = intent.id.text, tool.spec, intent.tries + 1
-        request = intent.request or {}
-        key: str = request["key"]
-        args, kwargs = spec.spread(self.records.arguments(request), key)  # a changed signature must fail before Dispatched says "sent"
-        event = ev.dispatched(text, try_number=try_number, pid=os.getpid(), by=self.by, resend=resend)
+        spec = tool.spec
+        try_number, resend, dispatched, context, args, kwargs = ready
+        due = _D if resend else _P
 
-        def decide_dispatch(now: Intent | None, cancelled: bool) -> Sequence[Event] | None:
-            fits = now is not None and now.tries == try_number - 1 and now.state is (_D if resend else _P)
-            return (event,) if fits and not cancelled else None
+        def decide_dispatch(now: Intent | None, cancelled: bool) -> Drafted | None:
+            fits = now is not None and now.tries == try_number - 1 and now.state is due
+            return dispatched if fits and not cancelled else None
 
         try:
             written = yield Write(text, decide_dispatch)
         except GeneratorExit:
             raise
         except BaseException:
-            # A cancelled await: the record may be there, the call is surely not.
-            if not resend and intent.state is _D and intent.tries == try_number:
-                yield from self.records.not_sent(intent, try_number, error_data("CancelledError", "cancelled before the call"), None)
+            # Interrupted, or a cancelled await: the record may be there, the call is surely not.
+            now = self.core.get(text)
+            if not resend and now is not None and now.state is _D and now.tries == try_number:
+                yield from self.records.not_sent(now, try_number, error_data("CancelledError", "cancelled before the call"), None)
             raise
         if written is None:
             return _AGAIN
         crashpoints.reach("after-dispatched")
-        context = ToolContext(intent.id, key, try_number, resend, self.core.token, request.get("deadline_ns"), self._note, spec.emits)
         try:
-            value = yield Invoke(tool, text, try_number, context, args, kwargs, self._timeout(tool, request))
+            value = yield Invoke(tool, text, try_number, context, args, kwargs, self._timeout(tool, context.deadline_ns))
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - _failed raises it again, or says what it came to
             crashpoints.reach("after-effect")
-            yield from self._failed(tool, intent, try_number, error)
+            yield from self._failed(tool, self.core.known(text), try_number, error)
             return _AGAIN
         crashpoints.reach("after-effect")
-        kind, result, returned = yield from self.records.encode(tool, value)
+        encoded = self.records.encode(tool, value)
+        if encoded[3] is not None:
+            encoded = yield from self.records.store(value, encoded)
+        kind, result, returned, _ = encoded
         source = "resend" if resend else "call"
         done = [*context.emitted, *ev.completed(text, kind=kind, try_number=try_number, source=source, result=result)]
 
-        def decide_outcome(now: Intent | None, cancelled: bool) -> Sequence[Event] | None:
-            return outcome_or_late(now, cancelled and spec.emits, try_number, done)
+        def decide_outcome(now: Intent | None, cancelled: bool) -> Sequence[Event] | Drafted | None:
+            wanted = outcome_or_late(now, cancelled and spec.emits, try_number, done)
+            # What a tool emitted is looked at as any other event.
+            return Drafted.of(self.core.log, *done) if wanted is done and not context.emitted else wanted
 
         try:
             written = yield Write(text, decide_outcome)
         except PayloadError as error:  # more than this log takes in one commit
             if context.emitted:
-                yield from self._failed(tool, intent, try_number, error)  # then nothing of it happened
+                yield from self._failed(tool, self.core.known(text), try_number, error)  # then nothing of it happened
                 return _AGAIN
-            kind, result, returned = yield from self.records.encode(tool, value, spill=True)
+            kind, result, returned, _ = yield from self.records.keep(tool, value, spill=True)
             done = [*ev.completed(text, kind=kind, try_number=try_number, source=source, result=result)]
             written = yield Write(text, decide_outcome)
         crashpoints.reach("after-committed")
@@ -219,8 +259,7 @@ class Guard:
             raise EffectFailed.recorded(text, result["error"])
         return returned
 
-    def _timeout(self, tool: Tool, request: dict[str, Any]) -> float | None:
-        deadline_ns = request.get("deadline_ns")
+    def _timeout(self, tool: Tool, deadline_ns: int | None) -> float | None:
         left = None if deadline_ns is None else max(0.001, (deadline_ns - time.time_ns()) / 1e9)
         timeout_s = tool.spec.timeout_s
         return left if timeout_s is None else timeout_s if left is None else min(timeout_s, left)
@@ -273,8 +312,8 @@ class Guard:
         if intent.state is _C and intent.outcome_kind == "error" and intent.source == "call":
             raise EffectFailed.recorded(text, failure.error) from error
 
-    def _leave(self, intent: Intent, facts: decide.Facts, reason: str) -> Steps:
-        text = intent.id.text
+    def _leave(self, tool: Tool | None, intent: Intent, reason: str) -> Steps:
+        text, facts = intent.id.text, self._facts(tool, intent)
         if intent.state is _D:
             yield from self.records.classify(intent, facts, None)
             if not facts.alive or facts.cancelled:
@@ -309,7 +348,7 @@ class Guard:
             event = ev.resolved(text, "not_happened", reason=settle.reason, actor=actor, source="reconcile", seen=seen)
             yield Write(text, lambda now, cancelled: (event,) if now is not None and now.version == seen else None)
             return
-        kind, result, _ = yield from self.records.encode(tool, settle.outcome)
+        kind, result, _, _ = yield from self.records.keep(tool, settle.outcome)
         happened = ev.resolved(text, "happened", reason="the receiver has it", actor=actor, source="reconcile", seen=seen)
         done = ev.completed(text, kind=kind, try_number=intent.tries, source="reconciled", result=result)
         yield Write(text, lambda now, cancelled: (happened, *done) if now is not None and now.version == seen else None)

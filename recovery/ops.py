@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,10 +26,12 @@ class Limits:
 
 
 class Write(NamedTuple):
-    """Commit what `decide` wants of the intent `text`; answered with the events, or None."""
+    """Commit what `decide` wants of the intent `text`; answered with the events, or None. `meanwhile()` is called once if they are written:
+    while the disk is at it, so it may do what depends on no answer, and must not raise."""
 
     text: str
     decide: Decide
+    meanwhile: Callable[[], None] | None = None
 
 
 class Invoke(NamedTuple):

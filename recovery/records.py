@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import orjson
@@ -17,13 +17,17 @@ from eventlog.recovery.core import AttemptCore
 from eventlog.recovery.decide import Facts
 from eventlog.recovery.errors import EffectFailed
 from eventlog.recovery.failures import Failure, judge
-from eventlog.recovery.ops import Limits, Steps, Store, Write
+from eventlog.recovery.ops import Limits, Op, Steps, Store, Write
 from eventlog.recovery.tool import Tool
 from eventlog.recovery.values import Unencodable, canonical
 
 __all__ = ["Records", "error_data", "outcome_or_late"]
 
 _P, _D, _I = IntentState.PENDING, IntentState.DISPATCHED, IntentState.INDETERMINATE
+
+
+Encoded = tuple[ev.Kind, dict[str, Any], Any, bytes | None]
+"""Kind and fields of an outcome, what the caller gets, and what is so large that it has to be stored beside the log first."""
 
 
 class Records:
@@ -41,28 +45,33 @@ class Records:
             return loaded
         return dict(request["args"])
 
-    def encode(self, tool: Tool, value: Any, *, spill: bool = False) -> Steps:
-        """(kind, the fields of the outcome, what the caller gets), which is what a replay would give; `spill`: as a blob in any case."""
+    def encode(self, tool: Tool, value: Any, *, spill: bool = False) -> Encoded:
+        """A result as it is recorded, and as a replay would give it; `spill`: as a blob in any case."""
         spec = tool.spec
         try:
             plain, body = canonical(spec.encode(value) if spec.encode is not None else value)
         except PayloadError as error:
-            gone = Unencodable.of(value, f"{error.path.replace('events[0].data.value', 'result', 1)}: {error.why}")
+            return _unencodable(value, f"{error.path.replace('events[0].data.value', 'result', 1)}: {error.why}")
         except Exception as error:  # noqa: BLE001 - the effect happened: a broken encoder must not lose its Committed
-            gone = Unencodable.of(value, f"encode= raised {type(error).__name__}: {error}")
-        else:
-            if len(body) > self.limits.result_bytes_max:
-                message = f"the result takes {len(body)} bytes, result_bytes_max is {self.limits.result_bytes_max}; the effect happened"
-                return "error", {"error": error_data("ResultTooLarge", message, "unknown")}, None
-            if spill or len(body) > self.limits.blob_bytes_min:
-                try:
-                    reference = yield Store(body)
-                except OSError as error:
-                    # The effect happened, and that has to be recorded, with or without its value.
-                    return _unencodable(Unencodable.of(value, f"blobs: {error}"))
-                return "ok", {"blob": reference}, self._decoded(tool, plain)
-            return "ok", {"value": plain}, self._decoded(tool, plain)
-        return _unencodable(gone)
+            return _unencodable(value, f"encode= raised {type(error).__name__}: {error}")
+        if len(body) > self.limits.result_bytes_max:
+            message = f"the result takes {len(body)} bytes, result_bytes_max is {self.limits.result_bytes_max}; the effect happened"
+            return "error", {"error": error_data("ResultTooLarge", message, "unknown")}, None, None
+        large = spill or len(body) > self.limits.blob_bytes_min
+        return "ok", {"value": plain}, plain if spec.decode is None else spec.decode(plain), body if large else None
+
+    def keep(self, tool: Tool, value: Any, *, spill: bool = False) -> Generator[Op, Any, Encoded]:
+        """The same, with what is large stored."""
+        encoded = self.encode(tool, value, spill=spill)
+        return encoded if encoded[3] is None else (yield from self.store(value, encoded))
+
+    def store(self, value: Any, encoded: Encoded) -> Generator[Op, Any, Encoded]:
+        """Put what is large beside the log."""
+        kind, _, returned, body = encoded
+        try:
+            return kind, {"blob": (yield Store(body or b""))}, returned, None
+        except OSError as error:
+            return _unencodable(value, f"blobs: {error}")  # the effect happened: that has to be recorded, with or without its value
 
     @staticmethod
     def _decoded(tool: Tool | None, plain: Any) -> Any:
@@ -80,7 +89,7 @@ class Records:
     def late(self, tool: Tool, text: str, try_number: int, value: Any, error: BaseException | None) -> Steps:
         """A call came back after its caller had given it up. Recorded as the outcome while nobody has decided, as evidence after that."""
         if error is None:
-            kind, result, _ = yield from self.encode(tool, value)
+            kind, result, _, _ = yield from self.keep(tool, value)
         else:
             failure = judge(error, not_sent=tool.spec.not_sent, rejects=tool.spec.rejects, classify=tool.spec.classify)
             kind, result = "error", {"error": failure.error}
@@ -126,8 +135,9 @@ class Records:
         yield Write(text, decide_resolved)
 
 
-def _unencodable(gone: Unencodable) -> tuple[ev.Kind, dict[str, Any], Unencodable]:
-    return "unencodable", {"value": {"type": gone.type, "repr": gone.repr, "why": gone.why}}, gone
+def _unencodable(value: Any, why: str) -> Encoded:
+    gone = Unencodable.of(value, why)
+    return "unencodable", {"value": {"type": gone.type, "repr": gone.repr, "why": gone.why}}, gone, None
 
 
 def error_data(kind: str, message: str, verdict: str = "not_sent") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ from eventlog.projections.effects import Intent
 from eventlog.projections.intent import IntentId
 from eventlog.recovery.errors import NonDeterminism
 from eventlog.recovery.tool import Tool
-from eventlog.recovery.values import clean_text, counted, idempotency_key, often_counted
+from eventlog.recovery.values import clean_text, counted, idempotency_key
 
 __all__ = ["check_same", "pending_event"]
 
@@ -49,9 +50,17 @@ def _key(tool: Tool, id_: IntentId, log_id: str, operation: str | None) -> str:
     """Derived by us, never taken from the caller, who may be a model that makes a new one for each try (research: effects 1.3)."""
     spec = tool.spec
     if spec.key_scope == "operation":
-        return idempotency_key(often_counted(log_id, "operation", spec.name) + counted(operation or ""))
+        return idempotency_key(counted(log_id, "operation", spec.name, operation or ""))
     scope, number = ("attempt", str(id_.attempt)) if spec.key_scope == "attempt" else ("branch", "")
-    return idempotency_key(often_counted(log_id, id_.branch, scope, number) + counted(str(id_.step)) + often_counted(spec.name))
+    before, after = _around(log_id, id_.branch, scope, number, spec.name)
+    step = str(id_.step).encode()
+    return idempotency_key(b"%b%d:%b%b" % (before, len(step), step, after))
+
+
+@functools.lru_cache(1024)
+def _around(log_id: str, branch: str, scope: str, number: str, tool: str) -> tuple[bytes, bytes]:
+    """What comes before and behind the step: the same for each step of an attempt with that tool."""
+    return counted(log_id, branch, scope, number), counted(tool)
 
 
 def check_same(intent: Intent, tool: Tool, named: dict[str, Any], digest: str) -> None:

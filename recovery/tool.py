@@ -197,6 +197,9 @@ def make_tool(
 ) -> Tool:
     """Check a declaration and seal the function. Raises BadTool."""
     label = name or getattr(function, "__name__", "") or type(function).__name__
+    for what, text in (("name", label), ("version", version)):
+        if type(text) is not str:
+            raise BadTool(f"{label!s:.100}: {what}={text!r:.100} is no plain string; it is recorded with each intent")
     signature = _signature(function, label, takes_ctx)
     names = set(signature.parameters)
     if key_argument is None and "idempotency_key" in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
+import hashlib
 import os
 import socket
 import subprocess
@@ -685,6 +686,21 @@ def test_key_scopes(log: EventLog, tools: Toolbox) -> None:
     assert keys["branch"][0] == keys["branch"][1] != keys["branch"][2]
     assert len(set(keys["operation"])) == 1
     assert all(len(key) == 40 and key.isascii() for found in keys.values() for key in found)
+    # What a receiver remembers outlives a version of ours: the parts and their order stay.
+    first = [
+        (scope, derived(log.id, *parts))
+        for scope, parts in (
+            ("attempt", ("a", "attempt", "1", "1", "attempt")),
+            ("branch", ("a", "branch", "", "2", "branch")),
+            ("operation", ("operation", "operation", "o-1")),
+        )
+    ]
+    assert [(scope, keys[scope][0]) for scope in keys] == first
+
+
+def derived(*parts: str) -> str:
+    counted = b"".join(b"%d:%b" % (len(part.encode()), part.encode()) for part in parts)
+    return hashlib.sha256(counted).hexdigest()[:40]
 
 
 def test_row_2_a_new_attempt_waits_for_what_the_old_one_may_have_done(log: EventLog, tools: Toolbox) -> None:
@@ -930,6 +946,8 @@ def ask(view: IntentView) -> Any:
         (EffectClass.IDEMPOTENT, {"resource": "nowhere"}, "nowhere"),
         (EffectClass.IDEMPOTENT, {"operation": "x"}, "go together"),
         (EffectClass.IDEMPOTENT, {"key_scope": "operation"}, "go together"),
+        (EffectClass.READ_ONLY, {"version": 2}, "version=2 is no plain string"),
+        (EffectClass.READ_ONLY, {"name": IntentState.PENDING}, "no plain string"),
     ],
 )
 def test_a_registration_that_could_not_be_recovered_is_refused(tools: Toolbox, class_: EffectClass, options: Any, why: str) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog import Event, EventLog, PayloadError
-from eventlog.payload import DEPTH_MAX, encode
+from eventlog.payload import DEPTH_MAX, encode, encode_proved
 
 LIMIT = 1 << 24
 
@@ -179,6 +179,36 @@ def test_what_is_accepted_comes_back_equal(batch: list[dict[str, Any]]) -> None:
     rows = orjson.loads(draft.body)
     assert same([row[2] for row in rows], batch)
     assert draft.events == len(batch)
+
+
+@given(st.lists(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values), min_size=1, max_size=4), st.data())
+def test_what_was_looked_at_before_is_encoded_alike(batch: list[dict[str, Any]], data: st.DataObject) -> None:
+    names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+    events = [Event(data.draw(st.sampled_from(["a", "b.c"])), one, data.draw(names)) for one in batch]
+    assert encode_proved(events, LIMIT) == encode(events, LIMIT)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Event("a", {"v": object()}),
+        Event("a", {"v": "\ud800"}),
+        Event("a", {"v": 2**64}),
+        Event("a", {1: 2}),  # type: ignore[dict-item]
+        Event("A b", {}),
+        Event("a", {}, "\ud800"),
+        Event("a", {}, "s" * 4097),
+        Event("a", nested(DEPTH_MAX + 1)),
+        Event("a", {"v": "x" * 2000}),
+    ],
+    ids=["object", "surrogate", "65 bits", "key", "type", "stream", "long stream", "deep", "long"],
+)
+def test_what_c_code_sees_is_refused_of_what_was_looked_at_before(event: Event) -> None:
+    with pytest.raises(PayloadError) as usual:
+        encode([event], 1500)
+    with pytest.raises(PayloadError) as proved:
+        encode_proved([event], 1500)
+    assert str(proved.value) == str(usual.value)
 
 
 anything = st.recursive(
