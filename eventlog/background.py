@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 
 class Background:
-    """Runs `work` in a daemon thread each time it is poked, `delay` seconds after the poke. It ends at `close`."""
+    """Runs `work` in a daemon thread each time it is poked, `delay` seconds after the poke. It ends at `close`.
 
-    def __init__(self, name: str, work: Callable[[], None], delay: float = 0.0) -> None:
-        self._name, self._work, self._delay = name, work, delay
+    `to_the_end`: somebody waits for what a poke asks for, so one that comes too late for the thread is worked off by whoever pokes, or closes.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], delay: float = 0.0, *, to_the_end: bool = False) -> None:
+        self._name, self._work, self._delay, self._to_the_end = name, work, delay, to_the_end
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._poked: threading.Lock  # released: poked. An Event takes six times as long, on both sides
@@ -26,6 +29,11 @@ class Background:
                     thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     thread.start()
                     self._thread = thread
+        self._wake()
+        if self._to_the_end and self._closing.is_set():
+            self._work()
+
+    def _wake(self) -> None:
         try:  # noqa: SIM105 - contextlib.suppress takes longer than waking
             self._poked.release()
         except RuntimeError:
@@ -36,9 +44,11 @@ class Background:
         thread = self._thread
         if thread is not None:
             self._closing.set()
-            self.poke()
+            self._wake()
             if thread is not threading.current_thread():
                 thread.join()
+            if self._to_the_end:
+                self._work()
 
     def _run(self) -> None:
         while True:

@@ -184,20 +184,28 @@ class Group:
                 self._queue.remove(place)
 
     def lead_for_others(self) -> None:
-        """Lead in the place of one who cannot (a coroutine), if it is his turn."""
-        with self._guard:
-            place = self._next
-            turn = 0 if place is None or place.leads_itself or self._claimed else place.turn
-        if turn:
-            try:
-                self._lead(turn)
-            except Exception as error:  # noqa: BLE001 - nobody is above us: whoever waits must hear of it, or waits for ever
-                if not self._settled:
-                    for place in self._batch:
-                        place.error = place.error or _wrapped(place, error)
-                    self._settled = True
-            finally:
-                self._hand_on(turn, None, [])  # no signal is delivered to the thread that does this
+        """Lead in the place of one who cannot (a coroutine), if it is his turn. Of several who come at once, one does."""
+        turn, me = 0, threading.get_ident()
+        try:
+            with self._guard:
+                place = self._next
+                if place is not None and not place.leads_itself and not self._claimed:
+                    turn = place.turn
+                    self._batch, self._queue, self._settled, self._claimed, self._leader = self._queue, [], False, True, me
+            if turn:
+                self._process(self._batch)
+        except Exception as error:  # noqa: BLE001 - nobody is above us: whoever waits must hear of it, or waits for ever
+            if turn and not self._settled:
+                for place in self._batch:
+                    place.error = place.error or _wrapped(place, error)
+                self._settled = True
+        finally:
+            if turn:
+                try:
+                    self._hand_on(turn, None, [])
+                except BaseException:  # a signal, in the thread that closes the log
+                    self._hand_on(turn, None, [])
+                    raise
 
     def _lead(self, turn: int) -> None:
         """Take everybody who is in the queue now, and write and sync for them."""

@@ -117,7 +117,7 @@ class EventLog(Reading):
             self._watermark.on_sync_failure = writer.give_up
             self._transactions = Transactions(writer, self._reader, self.snapshots, commit_bytes_max)
             self._batch = Batch(writer, self._group, window, batch_bytes)
-            self._async_leader = Background("eventlog-async", self._group.lead_for_others)
+            self._async_leader = Background("eventlog-async", self._group.lead_for_others, to_the_end=True)
         self._gone = False
         _open_logs.add(self)
         forks.watch(self)
