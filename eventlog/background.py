@@ -9,7 +9,7 @@ from collections.abc import Callable
 class Background:
     """Runs `work` in a daemon thread each time it is poked, `delay` seconds after the poke. It ends at `close`.
 
-    `to_the_end`: somebody waits for what a poke asks for, so one that comes too late for the thread is worked off by whoever pokes, or closes.
+    `to_the_end`: somebody waits for what a poke asks for, so what comes too late for the thread is done by whoever pokes, or closes.
     """
 
     def __init__(self, name: str, work: Callable[[], None], delay: float = 0.0, *, to_the_end: bool = False) -> None:
