@@ -114,12 +114,12 @@ def _invoke(guard: Guard, op: Invoke, idle: Callable[[], None], run_async: bool)
     core, spec = guard.core, op.tool.spec
     permit = _permit(core, op)
     outlives = False
-    core.running.add(op.text)
     try:
+        core.running.add(op.text)
         if spec.is_async:
             if not run_async:
                 raise EffectError(f"{spec.name} is an async tool: use await attempt.acall({spec.name}, ...)")
-            return asyncio.run(_limited(in_tool(run_sealed(permit)), op.timeout_s))
+            return asyncio.run(_limited(in_tool(permit), op.timeout_s))
         if op.timeout_s is None:
             return run_sealed(permit)
         call = ThreadCall(permit, _late(guard, op, idle))
@@ -197,11 +197,11 @@ async def _invoke_async(guard: Guard, op: Invoke, idle: Callable[[], None]) -> t
     core = guard.core
     permit = _permit(core, op)
     outlives = False
-    core.running.add(op.text)
     try:
+        core.running.add(op.text)
         if op.tool.spec.is_async:
             try:
-                return await _limited(in_tool(run_sealed(permit)), op.timeout_s), None
+                return await _limited(in_tool(permit), op.timeout_s), None
             except TimeoutError as error:
                 raise error if str(error) else _no_answer(op) from None
         call = ThreadCall(permit, _late(guard, op, idle))

@@ -32,8 +32,9 @@ class Permit:
     spent: bool = field(default=False)
 
 
+# Of the tool that runs in this context, spent or not. One variable, set in one call: Ctrl-C between two of them would leave the caller of a
+# tool inside it for good.
 _permit: contextvars.ContextVar[Permit | None] = contextvars.ContextVar("eventlog_permit", default=None)
-_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("eventlog_inside_tool", default=False)
 
 
 def seal(function: Callable[..., Any], name: str) -> Seal:
@@ -57,26 +58,28 @@ def seal(function: Callable[..., Any], name: str) -> Seal:
 
 def run_sealed(permit: Permit) -> Any:
     """Run the tool that the permit is for, once; raises what it raises. A coroutine function gives its coroutine."""
-    token, inside = _permit.set(permit), _inside.set(True)
+    before = _permit.get()
     try:
+        _permit.set(permit)
         fine, value = next(permit.seal)
     finally:
-        _permit.reset(token)
-        _inside.reset(inside)
+        _permit.set(before)
     if not fine:
         raise value
     return value
 
 
-async def in_tool(work: Any) -> Any:
-    """Await what an async tool gave, marked as inside a tool."""
-    token = _inside.set(True)
+async def in_tool(permit: Permit) -> Any:
+    """Run an async tool, marked as inside a tool while it is awaited."""
+    work = run_sealed(permit)
+    before = _permit.get()
     try:
+        _permit.set(permit)
         return await work
     finally:
-        _inside.reset(token)
+        _permit.set(before)
 
 
 def inside_tool() -> bool:
     """Is the caller running inside a tool of this context? Its calls would not be made again when that tool's outcome is replayed."""
-    return _inside.get()
+    return _permit.get() is not None
