@@ -175,7 +175,7 @@ class EventLog(Reading):
         try:
             await future
         except BaseException:  # cancelled, or the coroutine was closed
-            self._group.withdraw(place)
+            self.withdraw(place)
             raise
         return self.end_commit(place, durability)
 
@@ -217,6 +217,10 @@ class EventLog(Reading):
         place = coroutines.CoroutinePlace(draft, expect, durable, future, wakes)
         self._group.enqueue(place)
         return place
+
+    def withdraw(self, place: CoroutinePlace) -> None:
+        """Instead of it, for a coroutine that ends before: if its turn has not come, it is never written."""
+        self._group.withdraw(place)
 
     def end_commit(self, place: CoroutinePlace, durability: Durability) -> Commit:
         """The second half, when the future of the place is set: the receipt, or its error raised."""

@@ -168,15 +168,22 @@ class Attempt:
         named, body = tool.spec.bind(args, kwargs)
         id_ = self._id(step)
         text = id_.text
-        while not self._take_off(text):  # one at a time: whoever comes second finds the first one's record
-            time.sleep(POLL_S)
+        mine: list[None] = []
         try:
+            while self._flying.setdefault(text, mine) is not mine:  # one at a time: whoever comes second finds the first one's record
+                time.sleep(POLL_S)
+            if self._closed:
+                raise self._is_closed()
             if self._toolbox.observer is None:
                 return drive(guard, guard.call(tool, named, body, id_), self._release_when_idle)
             with self._observed(text, tool):
                 return drive(guard, guard.call(tool, named, body, id_), self._release_when_idle)
         finally:
-            self._land(text)
+            flying = self._flying
+            if text in flying and flying[text] is mine:  # no call up to here: Ctrl-C must not leave it flying
+                del flying[text]
+            if self._closed:
+                self._release_when_idle()
 
     def acall(self, tool: Tool, /, *args: Any, step: int | str | None = None, **kwargs: Any) -> Awaitable[Any]:
         """The same for coroutines; a synchronous tool runs in a thread. The step is numbered here and now, so that gather() is fine."""
@@ -187,20 +194,27 @@ class Attempt:
 
     async def _acall(self, guard: Guard, tool: Tool, named: dict[str, Any], body: bytes, id_: IntentId) -> Any:
         text = id_.text
-        while not self._take_off(text):
-            await asyncio.sleep(POLL_S)  # the first one may be a coroutine of this loop, or a thread
+        mine: list[None] = []
         try:
+            while self._flying.setdefault(text, mine) is not mine:
+                await asyncio.sleep(POLL_S)  # the first one may be a coroutine of this loop, or a thread
+            if self._closed:
+                raise self._is_closed()
             if self._toolbox.observer is None:
                 return await drive_async(guard, guard.call(tool, named, body, id_), self._release_when_idle)
             with self._observed(text, tool):
                 return await drive_async(guard, guard.call(tool, named, body, id_), self._release_when_idle)
         finally:
-            self._land(text)
+            flying = self._flying
+            if text in flying and flying[text] is mine:
+                del flying[text]
+            if self._closed:
+                self._release_when_idle()
 
     def _ready(self, tool: Tool) -> Guard:
         guard = self._guard
         if guard is None or self._closed:
-            raise EffectError(f"{self.name} is not open: with tools.attempt({self.branch!r}, {self.number}) as attempt: ...")
+            raise self._is_closed()
         if not isinstance(tool, Tool):
             raise UnguardedEffect(f"{self.name}: {tool!r:.100} is no registered tool: declare it with @tools.tool(EffectClass...)")
         if self._toolbox.get(tool.spec.name) is not tool:
@@ -226,14 +240,9 @@ class Attempt:
         self._next_step += 1
         return taken
 
-    def _take_off(self, text: str) -> bool:
-        mine: list[None] = []
-        return self._flying.setdefault(text, mine) is mine  # setdefault is atomic
-
-    def _land(self, text: str) -> None:
-        del self._flying[text]
-        if self._closed:
-            self._release_when_idle()
+    def _is_closed(self) -> EffectError:
+        # Looked at again once the call flies, from when on the branch stays ours: a task may begin behind the end of the attempt.
+        return EffectError(f"{self.name} is not open: with tools.attempt({self.branch!r}, {self.number}) as attempt: ...")
 
     def _observed(self, text: str, tool: Tool | None, by: str = "guard") -> AbstractContextManager[None]:
         observer, guard = self._toolbox.observer, self._guard
@@ -269,12 +278,14 @@ class Attempt:
         def decide_cancel(intent: Intent | None, cancelled: bool) -> Sequence[Event] | None:
             return None if core.cancelled else (event,)
 
+        mark: list[None] = []
         try:
-            core.begin_cancel()
+            core.begin_cancel(mark)
             core.write(core.stream, decide_cancel)
         finally:
-            core.end_cancel()
+            core.end_cancel(mark)
         core.token._set()
+        core.reload()  # a person may have decided before it, about what waits for one
         end = time.monotonic() + grace
         while (self._flying or core.running) and time.monotonic() < end:
             time.sleep(POLL_S)
@@ -286,16 +297,14 @@ class Attempt:
                 continue  # recorded: the summary below reads it from there
             except EffectError:
                 continue  # an error outcome is an outcome
-        core.log.flush()  # what other threads recorded meanwhile is told as recorded: so it has to be on disk
-        return self._summary(core)
+        return self._summary(core.recorded())
 
     async def acancel(self, grace: float = 0.0, *, reason: str = "cancelled by the program", actor: str = "program") -> Cancellation:
         """The same, without blocking the event loop that the calls run on."""
         return await asyncio.to_thread(self.cancel, grace, reason=reason, actor=actor)
 
     @staticmethod
-    def _summary(core: AttemptCore) -> Cancellation:
-        intents = core.intents()
+    def _summary(intents: Sequence[Intent]) -> Cancellation:
         status = attempt_status((one.state, one.effect_class) for one in intents)
         texts: dict[str, list[str]] = {"indeterminate": [], "happened": [], "dropped": []}
         for one in intents:

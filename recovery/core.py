@@ -23,6 +23,7 @@ from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import HANDLERS, EffectsState, Intent
 from eventlog.projections.folding import View
 from eventlog.projections.intent import IntentState
+from eventlog.recovery.errors import EffectError
 
 if TYPE_CHECKING:
     from eventlog.payload import Draft
@@ -39,6 +40,7 @@ _NOTHING_WRITTEN = (PayloadError, NotWritten, LockTimeout)
 _IMMEDIATE = Durability.IMMEDIATE
 _new = tuple.__new__
 CONFLICTS_MAX = 1000
+_NO_DOUBT: list[None] = []
 
 
 def owner_name(branch: str) -> str:
@@ -98,7 +100,7 @@ class _Open:
         self.turn = threading.Lock()  # one write about it at a time: the next decision sees what the last one wrote
         self.seen = seen  # up to which seq its stream was read
         self.receipt: Commit | None = None  # of the last commit about it by this process
-        self.leaving = False  # a decision that lets it leave is not in the log yet
+        self.leaving = 0  # the thread whose decision, which lets it leave, is not in the log yet; 0: there is none
 
 
 class AttemptCore:
@@ -118,11 +120,13 @@ class AttemptCore:
         self._loaded_seq = seq
         self._outcomes: dict[str, dict[str, Any]] | None = None
         self._open: dict[str, _Open] = {}
-        self._in_doubt = False  # a commit was begun that did not return: the state may not be what the log says
+        # A commit was begun that did not return, so the state may not be what the log says: a new object for each such doubt, and the last
+        # one that was settled. A flag could be lowered by who read the log before the next doubt came.
+        self._doubt = self._settled = _NO_DOUBT
         self.newest_attempt = max(state.newest_attempt(branch), attempt)  # stays: a newer one needs the branch, which we own
         self.cancelled = False
         self._look_for_cancel()
-        self._cancelling = False
+        self._cancelling: list[list[None]] = []  # the marks of cancels that are not in the log yet
         self._leaving = 0  # decisions to let something leave that are not in the log yet
         self._all_left = threading.Condition(self._lock)
         self._waiting = 0  # for that
@@ -130,8 +134,8 @@ class AttemptCore:
             self.token._set()
 
     def get(self, text: str) -> Intent | None:
-        if self._in_doubt:
-            self._reload()
+        if self._doubt is not self._settled:
+            self.reload()
         return self._state.intents.get(text)
 
     def known(self, text: str) -> Intent:
@@ -143,21 +147,28 @@ class AttemptCore:
 
     def intents(self) -> list[Intent]:
         """The intents of the attempt, in the order of their Pending events."""
-        if self._in_doubt:
-            self._reload()
+        if self._doubt is not self._settled:
+            self.reload()
         with self._lock:
             return list(self._state.intents.values())
+
+    def recorded(self) -> list[Intent]:
+        """The same as the log has it, durably, and so what may be told: what is folded here may still be on its way to the disk. Copies."""
+        return self._view.read(lambda whole, at: list(whole.only(self.branch, self.attempt).intents.values()))
 
     def _prepare(self, text: str, known: _Open, decide: Decide) -> tuple[Sequence[Event], Draft | None, Expect | None] | None:
         """The events that `decide` wants now, and what must still hold when they are written. None: it wants none.
 
         What leaves is counted, until it is in the log or `_stays`.
         """
-        if self._in_doubt:
-            self._reload()
+        me = threading.get_ident()
+        if self._doubt is not self._settled:
+            self.reload()
         with self._lock:
+            if self._doubt is not self._settled:  # it came between: a cancel, say, that was interrupted, and is in the log
+                self.reload()
             intent = self._state.intents.get(text)
-            wanted = decide(intent, self._cancelling or self.cancelled)
+            wanted = decide(intent, self.cancelled or bool(self._cancelling))
             if not wanted:
                 return None
             events, draft = wanted if isinstance(wanted, Drafted) else (wanted, None)
@@ -165,21 +176,31 @@ class AttemptCore:
             if intent is not None and (intent.state not in _OURS or (intent.needs_approval and intent.waits_for_approval)):
                 expect = Expect((text,), known.seen)
             if events[0][0] in _LEAVING:  # such an event is written alone
-                known.leaving = True
+                known.leaving = me
                 self._leaving += 1
             return events, draft, expect
 
     def _stays(self, known: _Open) -> None:
         with self._lock:
-            known.leaving = False
+            known.leaving = 0
             self._leaving -= 1
             if self._waiting:
                 self._all_left.notify_all()
 
-    def begin_cancel(self) -> None:
-        """From now on no decision lets anything leave; wait for those that were made before, so that none is written behind the cancel."""
+    def begin_cancel(self, mark: list[None]) -> None:
+        """From now on no decision lets anything leave; wait for those that were made before, so that none is written behind the cancel.
+
+        Raises EffectError in a thread that would wait for itself. `mark` is the caller's own, for end_cancel: two may cancel at once, and
+        one of them fail.
+        """
+        me = threading.get_ident()
         with self._lock:
-            self._cancelling = True
+            if any(known.leaving == me for known in list(self._open.values())):
+                raise EffectError(
+                    f"{self.stream}: a signal handler cancels it in the middle of a call of its own thread: "
+                    "set a flag in it, or cancel in another thread"
+                )
+            self._cancelling.append(mark)
             self._waiting += 1
             try:
                 while self._leaving:
@@ -187,10 +208,10 @@ class AttemptCore:
             finally:
                 self._waiting -= 1
 
-    def end_cancel(self) -> None:
+    def end_cancel(self, mark: list[None]) -> None:
         """The cancel is in the log, or it failed and was none."""
         with self._lock:
-            self._cancelling = False
+            self._cancelling = [one for one in self._cancelling if one is not mark]
 
     def _applied(self, text: str, known: _Open, events: Sequence[Event], first: int, time_ns: int) -> None:
         """Fold what was written. An event that a refresh saw first is not folded twice."""
@@ -213,7 +234,7 @@ class AttemptCore:
             if last > known.seen:
                 known.seen = last
             if known.leaving:
-                known.leaving = False
+                known.leaving = 0
                 self._leaving -= 1
                 if self._waiting:
                     self._all_left.notify_all()
@@ -244,9 +265,10 @@ class AttemptCore:
             if self.cancelled:
                 self.token._set()
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
         """Take the state from the log, whatever was folded here. An Intent that somebody holds is made true, not replaced."""
         with self._lock:
+            doubt = self._doubt  # one that comes while we read stays
             part, seq = self._view.read(lambda whole, at: (whole.only(self.branch, self.attempt), at))
             for text, old in self._state.intents.items():
                 new = part.intents.get(text)
@@ -255,10 +277,10 @@ class AttemptCore:
                     part.intents[text] = old
             self._state = part
             self._loaded_seq = max(self._loaded_seq, seq)
-            for known in self._open.values():
+            for known in list(self._open.values()):  # others may begin to write meanwhile
                 known.seen = max(known.seen, seq)
             self._look_for_cancel()
-            self._in_doubt = False
+            self._settled = doubt
             if self.cancelled:
                 self.token._set()
 
@@ -270,26 +292,27 @@ class AttemptCore:
         known = self._open.get(text) or self._about(text)
         with known.turn:
             for _ in range(CONFLICTS_MAX):
-                ready = self._prepare(text, known, decide)
-                if ready is None:
-                    return None
-                events, draft, expect = ready
+                try:  # from before the decision on: Ctrl-C right behind it must not leave it counted as leaving
+                    ready = self._prepare(text, known, decide)
+                    if ready is None:
+                        return None
+                    events, draft, expect = ready
 
-                def written(first: int, time_ns: int, events: Sequence[Event] = events) -> None:
-                    self._applied(text, known, events, first, time_ns)
-                    if meanwhile is not None:
-                        meanwhile()
+                    def written(first: int, time_ns: int, events: Sequence[Event] = events) -> None:
+                        self._applied(text, known, events, first, time_ns)
+                        if meanwhile is not None:
+                            meanwhile()
 
-                try:
-                    self.log.commit_draft(draft or self.log.draft(events), expect, written)
-                    return events
-                except Conflict:
-                    self._refresh(text, known)
-                except _NOTHING_WRITTEN:
-                    raise
-                except BaseException:
-                    self._in_doubt = True  # Ctrl-C: it may be in the log all the same
-                    raise
+                    try:
+                        self.log.commit_draft(draft or self.log.draft(events), expect, written)
+                        return events
+                    except Conflict:
+                        self._refresh(text, known)
+                    except _NOTHING_WRITTEN:
+                        raise
+                    except BaseException:
+                        self._doubt = [None]  # Ctrl-C: it may be in the log all the same
+                        raise
                 finally:
                     if known.leaving:
                         self._stays(known)
@@ -308,30 +331,33 @@ class AttemptCore:
                 cancelled = error
         try:
             for _ in range(CONFLICTS_MAX):
-                ready = self._prepare(text, known, decide)
-                if ready is None:
-                    return None, cancelled
-                events, draft, expect = ready
                 try:
-                    future = WrittenToTheEnd()
-                    place = self.log.begin_commit(draft or self.log.draft(events), _IMMEDIATE, expect, future)
-                    if meanwhile is not None:
-                        meanwhile()
-                    while not future.done():
-                        try:
-                            await future
-                        except asyncio.CancelledError as error:
-                            cancelled = error
-                    self.log.end_commit(place, _IMMEDIATE)
-                    self._applied(text, known, events, place.first, place.time)
-                    return events, cancelled
-                except Conflict:
-                    self._refresh(text, known)
-                except _NOTHING_WRITTEN:
-                    raise
-                except BaseException:
-                    self._in_doubt = True  # Ctrl-C: it may be in the log all the same
-                    raise
+                    ready = self._prepare(text, known, decide)
+                    if ready is None:
+                        return None, cancelled
+                    events, draft, expect = ready
+                    future, place = WrittenToTheEnd(), None
+                    try:
+                        place = self.log.begin_commit(draft or self.log.draft(events), _IMMEDIATE, expect, future)
+                        if meanwhile is not None:
+                            meanwhile()
+                        while not future.done():
+                            try:
+                                await future
+                            except asyncio.CancelledError as error:
+                                cancelled = error
+                        self.log.end_commit(place, _IMMEDIATE)
+                        self._applied(text, known, events, place.first, place.time)
+                        return events, cancelled
+                    except Conflict:
+                        self._refresh(text, known)
+                    except _NOTHING_WRITTEN:
+                        raise
+                    except BaseException:
+                        self._doubt = [None]  # Ctrl-C, or the coroutine was closed: it may be in the log all the same
+                        if place is not None and not future.done():
+                            self.log.withdraw(place)
+                        raise
                 finally:
                     if known.leaving:
                         self._stays(known)
