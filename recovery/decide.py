@@ -164,6 +164,8 @@ def _crashed(facts: Facts) -> Action:
     class_ = facts.effect_class
     if class_ is EffectClass.NON_IDEMPOTENT:
         return Leave("a non-idempotent effect is sent at most once")
+    if facts.unapproved:  # of a tool that asks only now: what was sent once is not sent again without a word
+        return Ask() if facts.can_ask else Leave("its tool asks for an approval now, and nobody has given one")
     if facts.tries >= facts.tries_max:
         return Leave(f"no outcome after {facts.tries} tries")
     late = facts.deadline_ns is not None and facts.now_ns >= facts.deadline_ns
