@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from eventlog.errors import EventLogError
 from eventlog.projections.intent import EffectClass, IntentState
 from eventlog.recovery.core import AttemptCore
 
@@ -72,7 +73,10 @@ def observing(observer: Observer, core: AttemptCore, text: str, tool: str, effec
     try:
         yield
     finally:
-        after = core.get(text)
+        try:
+            after = core.get(text)
+        except EventLogError:
+            after = None  # it cannot be read; who only looks must not hide what the call came to
         if after is not None:
             effect.state, effect.tries, effect.source = after.state, after.tries, after.source
             effect.sent, effect.replayed = after.tries - tries, over
