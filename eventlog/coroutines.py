@@ -70,7 +70,14 @@ class LoopWakes:
     def _set(self) -> None:
         self._scheduled = False  # before they are looked at: who adds from now on schedules again
         ready = self._ready
-        while ready:
-            future = ready.popleft()
-            if not future.done():
-                future.set_result(None)
+        try:
+            while ready:
+                future = ready[0]  # taken away when it is set
+                if not future.done():
+                    future.set_result(None)
+                ready.popleft()
+        except BaseException:  # Ctrl-C: again, or a wait that cannot be cancelled never ends
+            loop = self.loop()
+            if loop is not None:
+                loop.call_soon(self._set)
+            raise
