@@ -94,10 +94,11 @@ class WrittenToTheEnd(asyncio.Future[None]):
 class _Open:
     """What this process knows of an intent that is not over, beside its state."""
 
-    __slots__ = ("leaving", "receipt", "seen", "turn")
+    __slots__ = ("leaving", "loop", "receipt", "seen", "turn")
 
     def __init__(self, seen: int) -> None:
         self.turn = threading.Lock()  # one write about it at a time: the next decision sees what the last one wrote
+        self.loop: asyncio.AbstractEventLoop | None = None  # of the coroutine whose turn it is
         self.seen = seen  # up to which seq its stream was read
         self.receipt: Commit | None = None  # of the last commit about it by this process
         self.leaving = 0  # the thread whose decision, which lets it leave, is not in the log yet; 0: there is none
@@ -239,6 +240,11 @@ class AttemptCore:
                 if self._waiting:
                     self._all_left.notify_all()
 
+    def writes_here(self, text: str) -> bool:
+        """Is a coroutine of the event loop of this thread in the middle of a write about that intent? Who waited for it would stop both."""
+        known, loop = self._open.get(text), asyncio._get_running_loop()
+        return loop is not None and known is not None and known.loop is loop
+
     def receipt(self, text: str) -> Commit:
         """Of the last commit about that intent by this process. Raises KeyError when there is none, or it is over."""
         receipt = self._open[text].receipt
@@ -330,6 +336,7 @@ class AttemptCore:
             except asyncio.CancelledError as error:  # what is to be written may be an outcome
                 cancelled = error
         try:
+            known.loop = asyncio._get_running_loop()
             for _ in range(CONFLICTS_MAX):
                 try:
                     ready = self._prepare(text, known, decide)
@@ -362,6 +369,7 @@ class AttemptCore:
                     if known.leaving:
                         self._stays(known)
         finally:
+            known.loop = None
             known.turn.release()
         raise Conflict(f"{text}: {CONFLICTS_MAX} decisions in a row were overtaken; nothing was written")
 

@@ -7,7 +7,7 @@ import concurrent.futures
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from eventlog.errors import LogClosed
@@ -148,6 +148,7 @@ async def drive_async(guard: Guard, steps: Steps, idle: Callable[[], None]) -> A
     """Carry out `steps` on the running event loop, which never waits for a disk: every sync happens in a thread."""
     core = guard.core
     cancelled: asyncio.CancelledError | None = None
+    gives_way = False  # a cancellation was thrown into the guard
     result: Any = None
     thrown: BaseException | None = None
     while True:
@@ -161,8 +162,10 @@ async def drive_async(guard: Guard, steps: Steps, idle: Callable[[], None]) -> A
         try:
             if isinstance(op, Write):
                 result, cancelled_now = await core.awrite(*op)
-                if cancelled_now is not None:
-                    thrown = cancelled_now  # the record is there: the guard has to know that before it gives way
+                if cancelled_now is not None and gives_way:
+                    cancelled = cancelled_now  # a second one must not stop it from recording what the first one left behind
+                elif cancelled_now is not None:
+                    thrown, gives_way = cancelled_now, True  # the record is there: the guard has to know that before it gives way
             elif isinstance(op, Invoke):
                 result, cancelled_now = await _invoke_async(guard, op, idle)
                 cancelled = cancelled or cancelled_now
@@ -170,11 +173,14 @@ async def drive_async(guard: Guard, steps: Steps, idle: Callable[[], None]) -> A
                 await _sleep(core, op.seconds)
             elif isinstance(op, Store):
                 result, cancelled_now = await _to_the_end(asyncio.to_thread(guard.blobs.put, op.body))
-                cancelled = cancelled or cancelled_now
+                if op.early:
+                    thrown = cancelled_now
+                else:
+                    cancelled = cancelled or cancelled_now
             else:
                 result = await _ask(op)
         except BaseException as error:  # noqa: BLE001 - the guard decides what it means
-            thrown = error
+            thrown, gives_way = error, gives_way or isinstance(error, asyncio.CancelledError)
 
 
 async def _to_the_end(work: Coroutine[Any, Any, Any]) -> tuple[Any, asyncio.CancelledError | None]:
@@ -207,7 +213,7 @@ async def _invoke_async(guard: Guard, op: Invoke, idle: Callable[[], None]) -> t
         call = ThreadCall(permit, _late(guard, op, idle))
         try:
             waiting = asyncio.shield(asyncio.wrap_future(call.future))
-            return await asyncio.wait_for(waiting, op.timeout_s), None
+            return await _limited(waiting, op.timeout_s), None
         except (asyncio.CancelledError, TimeoutError) as error:
             if not call.abandon():
                 return call.future.result(), error if isinstance(error, asyncio.CancelledError) else None
@@ -220,8 +226,12 @@ async def _invoke_async(guard: Guard, op: Invoke, idle: Callable[[], None]) -> t
             core.running.discard(op.text)
 
 
-async def _limited(work: Coroutine[Any, Any, Any], timeout_s: float | None) -> Any:
-    return await work if timeout_s is None else await asyncio.wait_for(work, timeout_s)
+async def _limited(work: Awaitable[Any], timeout_s: float | None) -> Any:
+    # Not wait_for: before Python 3.12 it forgets a cancellation that comes just when the work is done.
+    if timeout_s is None:
+        return await work
+    async with asyncio.timeout(timeout_s):
+        return await work
 
 
 async def _sleep(core: AttemptCore, seconds: float) -> None:

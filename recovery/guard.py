@@ -19,7 +19,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from eventlog import Event, crashpoints
-from eventlog.errors import PayloadError
+from eventlog.errors import EventLogError, PayloadError
 from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import Intent
 from eventlog.projections.intent import EffectClass, IntentId, IntentState
@@ -28,13 +28,22 @@ from eventlog.recovery.answers import Answer, IntentView, Unknown
 from eventlog.recovery.blobs import Blobs
 from eventlog.recovery.context import ToolContext
 from eventlog.recovery.core import AttemptCore, Drafted
-from eventlog.recovery.errors import Abandoned, AttemptCancelled, EffectFailed, Indeterminate, NeedsApproval, NotYet, StaleAttempt
+from eventlog.recovery.errors import (
+    Abandoned,
+    AttemptCancelled,
+    EffectError,
+    EffectFailed,
+    Indeterminate,
+    NeedsApproval,
+    NotYet,
+    StaleAttempt,
+)
 from eventlog.recovery.failures import Failure, judge
 from eventlog.recovery.ops import AskHook, Invoke, Limits, Op, Sleep, Steps, Store, Write
 from eventlog.recovery.records import Records, error_data, outcome_or_late
 from eventlog.recovery.request import check_same, pending_event
 from eventlog.recovery.tool import Tool
-from eventlog.recovery.values import clean_text, digest_of
+from eventlog.recovery.values import clean_text, digest_of, own_copy
 
 __all__ = ["Guard"]
 
@@ -73,6 +82,8 @@ class Guard:
         known = self.core.get(text)
         if known is None:
             ready = yield from self._pend(tool, named, body, digest, id_, text)
+            if ready is not None and (deadline_ns := ready.context.deadline_ns) is not None and time.time_ns() >= deadline_ns:
+                ready = None  # the disk took longer than that
             if ready is not None and (value := (yield from self._send(tool, text, ready))) is not _AGAIN:
                 return value
         else:
@@ -85,7 +96,7 @@ class Guard:
         self, tool: Tool, named: dict[str, Any], body: bytes, digest: str, id_: IntentId, text: str
     ) -> Generator[Op, Any, _Try | None]:
         """Record it. Its first try, made ready while the disk writes; None: something stands in the way of it."""
-        blob = (yield Store(body)) if len(body) > self.limits.blob_bytes_min else None
+        blob = (yield Store(body, early=True)) if len(body) > self.limits.blob_bytes_min else None
         event = pending_event(tool, named, digest, id_, self.core.log.id, blob=blob, now_ns=time.time_ns())
         ready: _Try | None = None
 
@@ -111,7 +122,7 @@ class Guard:
 
     def _make_ready(self, tool: Tool, id_: IntentId, request: dict[str, Any], named: dict[str, Any], number: int, *, resend: bool) -> _Try:
         spec, key = tool.spec, request["key"]
-        args, kwargs = spec.spread(named, key)  # a changed signature must fail before Dispatched says "sent"
+        args, kwargs = spec.spread(own_copy(named), key)  # a changed signature must fail before Dispatched says "sent"
         event = ev.dispatched(id_.text, try_number=number, pid=os.getpid(), by=self.by, resend=resend)
         context = ToolContext(id_, key, number, resend, self.core.token, request.get("deadline_ns"), self._note, spec.emits)
         return _Try(number, resend, Drafted.of(self.core.log, event), context, args, kwargs)
@@ -213,9 +224,12 @@ class Guard:
             written = yield Write(text, decide_dispatch)
         except GeneratorExit:
             raise
-        except BaseException:
+        except BaseException as error:
             # Interrupted, or a cancelled await: the record may be there, the call is surely not.
-            now = self.core.get(text)
+            try:
+                now = self.core.get(text)
+            except EventLogError:
+                raise error from None  # it cannot even be read: what came first says more
             if not resend and now is not None and now.state is _D and now.tries == try_number:
                 yield from self.records.not_sent(now, try_number, error_data("CancelledError", "cancelled before the call"), None)
             raise
@@ -265,6 +279,10 @@ class Guard:
         return left if timeout_s is None else timeout_s if left is None else min(timeout_s, left)
 
     def _note(self, text: str, external_id: str) -> None:
+        if self.core.writes_here(text):
+            raise EffectError(
+                f"{text}: {external_id!r:.80} came when its call was over, on the event loop that writes down what it came to"
+            )
         self.core.write(text, lambda now, cancelled: (ev.evidence(text, external_id),))
 
     def _failed(self, tool: Tool, intent: Intent, try_number: int, error: BaseException) -> Steps:

@@ -56,9 +56,10 @@ class AskHook(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Keep a large value durably; answered with its reference."""
+    """Keep a large value durably; answered with its reference. `early`: before anything is recorded, so who is cancelled gives way."""
 
     body: bytes
+    early: bool = False
 
 
 Op = Write | Invoke | Sleep | AskHook | Store

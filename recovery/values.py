@@ -13,12 +13,13 @@ from eventlog.digests import sha256
 from eventlog.errors import PayloadError
 from eventlog.payload import encode
 
-__all__ = ["Unencodable", "canonical", "clean_text", "counted", "digest_of", "idempotency_key"]
+__all__ = ["Unencodable", "canonical", "clean_text", "counted", "digest_of", "idempotency_key", "own_copy"]
 
 _LIMIT = 2**40  # the log has its own limit on a commit; here only the rule counts
 REPR_CHARS_MAX = 1000
 SHORT_BYTES = 256
 _scalars_only = frozenset({str, int, bool, type(None)}).issuperset  # float: NaN has no JSON
+_plain_values = frozenset({str, int, float, bool, type(None)}).issuperset
 _OPTIONS = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -76,6 +77,14 @@ def canonical_args(args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         raise PayloadError(error.path.replace("events[0].data.", "", 1).replace("events[0].data", "", 1), error.why) from None
     restored: dict[str, Any] = orjson.loads(body)[0][2]
     return restored, orjson.dumps(restored, option=orjson.OPT_SORT_KEYS)
+
+
+def own_copy(args: dict[str, Any]) -> dict[str, Any]:
+    """Canonical arguments for a tool, which may change what it is given: the next try is made with what is recorded."""
+    if _plain_values(map(type, args.values())):
+        return args
+    copied: dict[str, Any] = orjson.loads(orjson.dumps(args))
+    return copied
 
 
 def digest_of(body: bytes) -> str:
