@@ -52,6 +52,7 @@ _P, _D, _C = IntentState.PENDING, IntentState.DISPATCHED, IntentState.COMMITTED
 _I, _X, _A = IntentState.INDETERMINATE, IntentState.CANCELLED, IntentState.ABANDONED
 _READ_ONLY = EffectClass.READ_ONLY
 _AGAIN = object()
+CANCEL_POLL_S = 0.005
 
 
 class _Try(NamedTuple):
@@ -143,6 +144,9 @@ class Guard:
                 kind = StaleAttempt if self.core.newest_attempt > self.core.attempt else AttemptCancelled
                 raise kind(f"{text}: it was not sent and will not be: {intent.reason or 'its attempt was cancelled'}")
             action = decide.next_action(self._facts(tool, intent))
+            request = intent.request
+            if request is None:
+                continue  # it was closed since we looked, by a cancel in another thread
             if isinstance(action, decide.Send) and tool is not None:
                 if intent.retry_at_ns is not None:
                     wait_s = (intent.retry_at_ns - time.time_ns()) / 1e9
@@ -152,14 +156,13 @@ class Guard:
                         yield Sleep(wait_s)
                         if intent.state is not _P:  # cancelled, or decided, while we slept
                             continue
-                request = intent.request or {}
                 named = self.records.arguments(request)
                 ready = self._make_ready(tool, intent.id, request, named, intent.tries + 1, resend=action.resend)
                 value = yield from self._send(tool, text, ready)
                 if value is not _AGAIN:
                     return value
             elif isinstance(action, decide.Ask) and tool is not None:
-                action_after = decide.answered(self._facts(tool, intent), (yield from self._ask(tool, intent)))
+                action_after = decide.answered(self._facts(tool, intent), (yield from self._ask(tool, intent, request)))
                 if isinstance(action_after, decide.Settle):
                     yield from self._settle(tool, intent, action_after)
                 elif isinstance(action_after, decide.Later):
@@ -215,9 +218,12 @@ class Guard:
         spec = tool.spec
         try_number, resend, dispatched, context, args, kwargs = ready
         due = _D if resend else _P
+        held_back = False
 
         def decide_dispatch(now: Intent | None, cancelled: bool) -> Drafted | None:
+            nonlocal held_back
             fits = now is not None and now.tries == try_number - 1 and now.state is due
+            held_back = fits and cancelled
             return dispatched if fits and not cancelled else None
 
         try:
@@ -234,6 +240,9 @@ class Guard:
                 yield from self.records.not_sent(now, try_number, error_data("CancelledError", "cancelled before the call"), None)
             raise
         if written is None:
+            if held_back:
+                # A cancel is on its way to the log. It may wait for another coroutine of this loop: who did not yield would stop both.
+                yield Sleep(CANCEL_POLL_S)
             return _AGAIN
         crashpoints.reach("after-dispatched")
         try:
@@ -339,8 +348,7 @@ class Guard:
         if intent.state in (_D, _I):
             raise Indeterminate(text, intent.reason or reason)
 
-    def _ask(self, tool: Tool, intent: Intent) -> Generator[Op, Any, Answer]:
-        request = intent.request or {}
+    def _ask(self, tool: Tool, intent: Intent, request: dict[str, Any]) -> Generator[Op, Any, Answer]:
         view = IntentView(
             intent.id.text,
             intent.tool,
