@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from eventlog.recovery.answers import DidNotHappen, Happened, InProgress, IntentView, Unknown
     from eventlog.recovery.attempt import Attempt, Cancellation, CancelStatus
     from eventlog.recovery.context import ToolContext
-    from eventlog.recovery.core import CancelToken
     from eventlog.recovery.delivery_words import Block, Caller, DeliveryLimits, FailClosed, PassThrough
     from eventlog.recovery.desk import Deliveries
     from eventlog.recovery.errors import (
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from eventlog.recovery.tool import RetryPolicy, Tool
     from eventlog.recovery.toolbox import Toolbox
     from eventlog.recovery.values import Unencodable
+    from eventlog.recovery.writing import CancelToken
 
 __all__ = [
     "Abandoned",
@@ -137,7 +137,7 @@ _HOMES = {
     "BadIntentId": "eventlog.projections.intent",
     "BadTool": "eventlog.recovery.errors",
     "CancelStatus": "eventlog.recovery.attempt",
-    "CancelToken": "eventlog.recovery.core",
+    "CancelToken": "eventlog.recovery.writing",
     "Cancellation": "eventlog.recovery.attempt",
     "Decided": "eventlog.recovery.people",
     "DidNotHappen": "eventlog.recovery.answers",

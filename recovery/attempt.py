@@ -15,7 +15,7 @@ from eventlog import Event
 from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import EffectsState, Intent
 from eventlog.projections.intent import IntentId, IntentState, attempt_text, intent_id, numbered
-from eventlog.recovery.core import AttemptCore, owner_name
+from eventlog.recovery.core import AttemptCore
 from eventlog.recovery.decide import attempt_status, effective_class
 from eventlog.recovery.drive import drive, drive_async
 from eventlog.recovery.errors import (
@@ -33,6 +33,7 @@ from eventlog.recovery.guard import Guard
 from eventlog.recovery.observing import observing
 from eventlog.recovery.sealed import inside_tool
 from eventlog.recovery.tool import Tool
+from eventlog.recovery.writing import owner_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

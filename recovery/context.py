@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from eventlog import Event
 from eventlog.projections.intent import IntentId
-from eventlog.recovery.core import CancelToken
 from eventlog.recovery.errors import EffectError
+from eventlog.recovery.writing import CancelToken
 
 __all__ = ["ToolContext"]
 

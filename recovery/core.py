@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from eventlog import Commit, Conflict, Durability, Event, EventLog, Expect, Recorded
 from eventlog.errors import Corrupt, LockTimeout, NotWritten, PayloadError
@@ -24,13 +24,13 @@ from eventlog.projections.effects import HANDLERS, EffectsState, Intent
 from eventlog.projections.folding import View
 from eventlog.projections.intent import IntentState
 from eventlog.recovery.errors import EffectError
+from eventlog.recovery.writing import CancelToken, Decide, Drafted, OpenIntent, WrittenToTheEnd
 
 if TYPE_CHECKING:
     from eventlog.payload import Draft
 
-__all__ = ["AttemptCore", "CancelToken", "Decide", "Drafted", "owner_name"]
+__all__ = ["AttemptCore"]
 
-Decide = Callable[["Intent | None", bool], "Sequence[Event] | Drafted | None"]
 _TYPES = frozenset(HANDLERS)
 TURN_S = 0.001
 _OURS = (IntentState.PENDING, IntentState.DISPATCHED)
@@ -41,67 +41,6 @@ _IMMEDIATE = Durability.IMMEDIATE
 _new = tuple.__new__
 CONFLICTS_MAX = 1000
 _NO_DOUBT: list[None] = []
-
-
-def owner_name(branch: str) -> str:
-    """What somebody who acts for a branch owns. One for the branch, not one for each attempt: two live attempts would both act."""
-    return f"effects:{branch}"
-
-
-class CancelToken:
-    """Was the attempt cancelled? Tools look at it: `if ctx.cancelled: ...`."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def __bool__(self) -> bool:
-        return self._event.is_set()
-
-    is_set = __bool__
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is cancelled or `timeout` seconds have passed; was it cancelled?"""
-        return self._event.wait(timeout)
-
-    def _set(self) -> None:
-        self._event.set()
-
-
-class Drafted(NamedTuple):
-    """Events that were encoded ahead of the decision for them."""
-
-    events: Sequence[Event]
-    draft: Draft
-
-    @classmethod
-    def of(cls, log: EventLog, *events: Event) -> Drafted:
-        """Of events that say nothing but our own words, and what `canonical` let pass. Raises PayloadError: they are too large."""
-        return _new(cls, (events, log.draft(events, proved=True)))
-
-
-class WrittenToTheEnd(asyncio.Future[None]):
-    """A future that cannot be cancelled: a coroutine that is cancelled while it waits hears of it when the write has its outcome.
-
-    A task and a shield for each write would say the same, and take longer than the rest of it.
-    """
-
-    def cancel(self, msg: Any = None) -> bool:
-        return False
-
-
-class _Open:
-    """What this process knows of an intent that is not over, beside its state."""
-
-    __slots__ = ("leaving", "loop", "receipt", "seen", "turn")
-
-    def __init__(self, seen: int) -> None:
-        self.turn = threading.Lock()  # one write about it at a time: the next decision sees what the last one wrote
-        self.loop: asyncio.AbstractEventLoop | None = None  # of the coroutine whose turn it is
-        self.seen = seen  # up to which seq its stream was read
-        self.receipt: Commit | None = None  # of the last commit about it by this process
-        self.leaving = 0  # the thread whose decision, which lets it leave, is not in the log yet; 0: there is none
 
 
 class AttemptCore:
@@ -120,7 +59,7 @@ class AttemptCore:
         self._lock = threading.RLock()
         self._loaded_seq = seq
         self._outcomes: dict[str, dict[str, Any]] | None = None
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, OpenIntent] = {}
         # A commit was begun that did not return, so the state may not be what the log says: a new object for each such doubt, and the last
         # one that was settled. A flag could be lowered by who read the log before the next doubt came.
         self._doubt = self._settled = _NO_DOUBT
@@ -157,7 +96,7 @@ class AttemptCore:
         """The same as the log has it, durably, and so what may be told: what is folded here may still be on its way to the disk. Copies."""
         return self._view.read(lambda whole, at: list(whole.only(self.branch, self.attempt).intents.values()))
 
-    def _prepare(self, text: str, known: _Open, decide: Decide) -> tuple[Sequence[Event], Draft | None, Expect | None] | None:
+    def _prepare(self, text: str, known: OpenIntent, decide: Decide) -> tuple[Sequence[Event], Draft | None, Expect | None] | None:
         """The events that `decide` wants now, and what must still hold when they are written. None: it wants none.
 
         What leaves is counted, until it is in the log or `_stays`.
@@ -181,7 +120,7 @@ class AttemptCore:
                 self._leaving += 1
             return events, draft, expect
 
-    def _stays(self, known: _Open) -> None:
+    def _stays(self, known: OpenIntent) -> None:
         with self._lock:
             known.leaving = 0
             self._leaving -= 1
@@ -214,7 +153,7 @@ class AttemptCore:
         with self._lock:
             self._cancelling = [one for one in self._cancelling if one is not mark]
 
-    def _applied(self, text: str, known: _Open, events: Sequence[Event], first: int, time_ns: int) -> None:
+    def _applied(self, text: str, known: OpenIntent, events: Sequence[Event], first: int, time_ns: int) -> None:
         """Fold what was written. An event that a refresh saw first is not folded twice."""
         seq, last = first, first + len(events) - 1
         with self._lock:
@@ -260,7 +199,7 @@ class AttemptCore:
         """Fold what others wrote about the intent or the attempt."""
         self._refresh(text, self._about(text))
 
-    def _refresh(self, text: str, known: _Open) -> None:
+    def _refresh(self, text: str, known: OpenIntent) -> None:
         # `known` is the writer's own, which may have left the table meanwhile: what it expects has to move on, or it conflicts for ever.
         head = int(self.log.head)
         found = list(self.log.read(known.seen, upto=head, types=_TYPES, streams={text, self.stream}))
@@ -373,8 +312,8 @@ class AttemptCore:
             known.turn.release()
         raise Conflict(f"{text}: {CONFLICTS_MAX} decisions in a row were overtaken; nothing was written")
 
-    def _about(self, text: str) -> _Open:
-        return self._open.setdefault(text, _Open(self._loaded_seq))
+    def _about(self, text: str) -> OpenIntent:
+        return self._open.setdefault(text, OpenIntent(self._loaded_seq))
 
     def outcome(self, intent: Intent) -> dict[str, Any]:
         """The recorded outcome of a Committed intent."""

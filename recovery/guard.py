@@ -27,7 +27,7 @@ from eventlog.recovery import decide
 from eventlog.recovery.answers import Answer, IntentView, Unknown
 from eventlog.recovery.blobs import Blobs
 from eventlog.recovery.context import ToolContext
-from eventlog.recovery.core import AttemptCore, Drafted
+from eventlog.recovery.core import AttemptCore
 from eventlog.recovery.errors import (
     Abandoned,
     AttemptCancelled,
@@ -44,6 +44,7 @@ from eventlog.recovery.records import Records, error_data, outcome_or_late
 from eventlog.recovery.request import check_same, pending_event
 from eventlog.recovery.tool import Tool
 from eventlog.recovery.values import clean_text, digest_of, own_copy
+from eventlog.recovery.writing import Drafted
 
 __all__ = ["Guard"]
 

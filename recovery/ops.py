@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from eventlog.recovery.answers import IntentView
 from eventlog.recovery.context import ToolContext
-from eventlog.recovery.core import Decide
 from eventlog.recovery.decide import TRIES_MAX
 from eventlog.recovery.tool import Tool
+from eventlog.recovery.writing import Decide
 
 __all__ = ["AskHook", "Invoke", "Limits", "Op", "Sleep", "Steps", "Store", "Write"]
 

@@ -13,9 +13,9 @@ from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import EFFECTS, EffectsState, Intent
 from eventlog.projections.folding import View, fold
 from eventlog.projections.intent import EffectClass, IntentId, IntentState
-from eventlog.recovery.core import owner_name
 from eventlog.recovery.errors import StillRunning, WrongDecision
 from eventlog.recovery.values import canonical
+from eventlog.recovery.writing import owner_name
 
 __all__ = ["Decided", "HumanDecision", "decide_human", "history", "list_intents", "resolve", "resolve_each"]
 

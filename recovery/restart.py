@@ -18,9 +18,9 @@ from eventlog.projections.effects import EFFECTS, EffectsState, Intent
 from eventlog.projections.folding import View
 from eventlog.projections.intent import EffectClass, IntentState, Verdict
 from eventlog.recovery.attempt import Attempt
-from eventlog.recovery.core import owner_name
 from eventlog.recovery.errors import AttemptBusy, EffectError, Indeterminate, NotYet
 from eventlog.recovery.toolbox import Toolbox
+from eventlog.recovery.writing import owner_name
 
 __all__ = ["Found", "Recovery", "arecover", "recover"]
 
