@@ -144,16 +144,18 @@ class Guard:
             if intent.state is _X:
                 kind = StaleAttempt if self.core.newest_attempt > self.core.attempt else AttemptCancelled
                 raise kind(f"{text}: it was not sent and will not be: {intent.reason or 'its attempt was cancelled'}")
-            action = decide.next_action(self._facts(tool, intent))
+            seen = intent.version  # before the look that decides: what came since is seen by it
+            facts = self._facts(tool, intent)
+            action = decide.next_action(facts)
             request = intent.request
             if request is None:
                 continue  # it was closed since we looked, by a cancel in another thread
             if isinstance(action, decide.Send) and tool is not None:
-                if intent.retry_at_ns is not None:
-                    wait_s = (intent.retry_at_ns - time.time_ns()) / 1e9
+                if (retry_at_ns := intent.retry_at_ns) is not None:
+                    wait_s = (retry_at_ns - time.time_ns()) / 1e9
                     if wait_s > 0:
                         if self.by == "recovery" and time.monotonic() + wait_s > until:
-                            raise NotYet(text, intent.retry_at_ns)
+                            raise NotYet(text, retry_at_ns)
                         yield Sleep(wait_s)
                         if intent.state is not _P:  # cancelled, or decided, while we slept
                             continue
@@ -165,7 +167,7 @@ class Guard:
             elif isinstance(action, decide.Ask) and tool is not None:
                 action_after = decide.answered(self._facts(tool, intent), (yield from self._ask(tool, intent, request)))
                 if isinstance(action_after, decide.Settle):
-                    yield from self._settle(tool, intent, action_after)
+                    yield from self._settle(tool, intent, seen, action_after)
                 elif isinstance(action_after, decide.Later):
                     wait_s = max(0.0, (action_after.until_ns - time.time_ns()) / 1e9)
                     if time.monotonic() + wait_s > until:
@@ -174,7 +176,7 @@ class Guard:
                 else:
                     yield from self._leave(tool, intent, action_after.reason)
             elif isinstance(action, decide.Close):
-                yield from self.records.resolve(intent, action.decision, action.reason)
+                yield from self.records.resolve(intent, facts.state, action.decision, action.reason)
             elif isinstance(action, decide.Expire):
                 expired = error_data("DeadlineExceeded", "the deadline passed before it was sent")
                 yield from self.records.fail(intent, Failure("not_sent", expired))
@@ -293,7 +295,9 @@ class Guard:
             raise EffectError(
                 f"{text}: {external_id!r:.80} came when its call was over, on the event loop that writes down what it came to"
             )
-        self.core.write(text, lambda now, cancelled: (ev.evidence(text, external_id),))
+        event = ev.evidence(text, external_id)
+        if self.core.write(text, lambda now, cancelled: (event,) if now is not None and now.state in (_D, _I) else None) is None:
+            raise EffectError(f"{text}: {external_id!r:.80} came when it was closed: by a cancel, a person, or its own outcome")
 
     def _failed(self, tool: Tool, intent: Intent, try_number: int, error: BaseException) -> Steps:
         """A try raised. Returns when the intent has to be looked at again, raises when that was the end of the call."""
@@ -320,7 +324,7 @@ class Guard:
         if not isinstance(error, Exception):
             action = decide.next_action(self._facts(tool, intent))
             if isinstance(action, decide.Leave) and not facts.alive:
-                yield from self.records.resolve(intent, "indeterminate", action.reason)
+                yield from self.records.resolve(intent, _D, "indeterminate", action.reason)
             raise error
         facts = self._facts(tool, intent)
         if more and decide.may_repeat_unknown(facts):
@@ -345,7 +349,7 @@ class Guard:
         if intent.state is _D:
             yield from self.records.classify(intent, facts, None)
             if not facts.alive or facts.cancelled:
-                yield from self.records.resolve(intent, "indeterminate", reason)
+                yield from self.records.resolve(intent, _D, "indeterminate", reason)
         if intent.state in (_D, _I):
             raise Indeterminate(text, intent.reason or reason)
 
@@ -369,8 +373,9 @@ class Guard:
             return Unknown(f"the reconcile hook raised {type(error).__name__}: {clean_text(str(error), 300)}")
         return answer if isinstance(answer, Answer) else Unknown(f"the reconcile hook returned {type(answer).__name__}")
 
-    def _settle(self, tool: Tool, intent: Intent, settle: decide.Settle) -> Steps:
-        text, seen, actor = intent.id.text, intent.version, f"eventlog {self.by}"
+    def _settle(self, tool: Tool, intent: Intent, seen: int, settle: decide.Settle) -> Steps:
+        """What the receiver says, if nothing came since it was asked: the call itself may have come back, in another thread."""
+        text, actor = intent.id.text, f"eventlog {self.by}"
         if not settle.happened:
             event = ev.resolved(text, "not_happened", reason=settle.reason, actor=actor, source="reconcile", seen=seen)
             yield Write(text, lambda now, cancelled: (event,) if now is not None and now.version == seen else None)

@@ -123,8 +123,9 @@ class Records:
 
         yield Write(text, decide_classified)
 
-    def resolve(self, intent: Intent, decision: ev.Decision, reason: str) -> Steps:
-        text, seen, state = intent.id.text, intent.version, intent.state
+    def resolve(self, intent: Intent, state: IntentState, decision: ev.Decision, reason: str) -> Steps:
+        """Close it, or leave it to a person, if it is in the `state` that this was decided on: another thread may have been quicker."""
+        text, seen = intent.id.text, intent.version
         source = "cancel" if self.core.cancelled else "recovery"
 
         def decide_resolved(now: Intent | None, cancelled: bool) -> Sequence[Event] | None:
