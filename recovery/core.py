@@ -33,7 +33,8 @@ __all__ = ["AttemptCore"]
 
 _TYPES = frozenset(HANDLERS)
 TURN_S = 0.001
-_OURS = (IntentState.PENDING, IntentState.DISPATCHED)
+_PENDING = IntentState.PENDING
+_OURS = (_PENDING, IntentState.DISPATCHED)
 _FINISHED = frozenset(state for state in IntentState if state.finished)
 _LEAVING = frozenset({ev.PENDING, ev.DISPATCHED})
 _NOTHING_WRITTEN = (PayloadError, NotWritten, LockTimeout)
@@ -118,6 +119,8 @@ class AttemptCore:
             if events[0][0] in _LEAVING:  # such an event is written alone
                 known.leaving = me
                 self._leaving += 1
+            elif intent is not None and intent.state is _PENDING:
+                expect = Expect((text, self.stream), known.seen)  # a cancel, which nothing else of ours waits for, closes what is Pending
             return events, draft, expect
 
     def _stays(self, known: OpenIntent) -> None:

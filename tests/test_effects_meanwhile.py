@@ -439,6 +439,43 @@ def test_an_external_id_that_comes_behind_the_end_of_its_intent_is_refused(log: 
     out.attempt.__exit__(None, None, None)
 
 
+def test_a_cancel_that_is_quicker_than_a_deadline_stands(tmp_path: Path) -> None:
+    """Both are on their way to the log: the second one is decided anew."""
+    fs = Held()
+    with EventLog.open(tmp_path / "log", fs=fs) as log:
+        tools = Toolbox(log)
+
+        @tools.tool(deadline=0.1, approval=True)
+        def act(ctx: ToolContext) -> None: ...
+
+        with tools.attempt("b") as attempt:
+            with pytest.raises(EffectError):
+                attempt.call(act, step="x")
+            time.sleep(0.1)
+            if states(log)["b@1:x"] is not IntentState.PENDING:  # a slow machine
+                print("its deadline passed before the first look")
+                return
+
+            def queued(count: int) -> None:
+                while len(log._group._queue) < count:
+                    time.sleep(0.001)
+
+            fs.hold("leader")
+            leader = threading.Thread(target=lambda: log.commit(Event("warm", {})), name="leader")
+            leader.start()
+            fs.reached.wait(10)
+            canceller = threading.Thread(target=attempt.cancel)
+            canceller.start()
+            queued(1)
+            threads = [leader, canceller, threading.Thread(target=lambda: (queued(2), fs.go_on.set()))]
+            threads[-1].start()
+            with pytest.raises(EffectError, match="cancelled"):
+                attempt.call(act, step="x")
+            for thread in threads:
+                thread.join(10)
+        assert states(log) == {"b@1:x": IntentState.CANCELLED}, "and the log can be folded"
+
+
 def test_tasks_that_are_cancelled_behind_a_cancel_leave_a_log_that_can_be_folded(log: EventLog) -> None:
     tools = Toolbox(log)
 
