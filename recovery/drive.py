@@ -112,10 +112,10 @@ def _perform(guard: Guard, op: Op) -> Any:
 
 def _invoke(guard: Guard, op: Invoke, idle: Callable[[], None], run_async: bool) -> Any:
     core, spec = guard.core, op.tool.spec
-    permit = _permit(core, op)
     outlives = False
     try:
-        core.running.add(op.text)
+        core.running.add(op.text)  # first: whoever closes it from now on knows that it is out, and who did so before leaves no permit
+        permit = _permit(core, op)
         if spec.is_async:
             if not run_async:
                 raise EffectError(f"{spec.name} is an async tool: use await attempt.acall({spec.name}, ...)")
@@ -201,10 +201,10 @@ async def _to_the_end(work: Coroutine[Any, Any, Any]) -> tuple[Any, asyncio.Canc
 
 async def _invoke_async(guard: Guard, op: Invoke, idle: Callable[[], None]) -> tuple[Any, asyncio.CancelledError | None]:
     core = guard.core
-    permit = _permit(core, op)
     outlives = False
     try:
         core.running.add(op.text)
+        permit = _permit(core, op)
         if op.tool.spec.is_async:
             try:
                 return await _limited(in_tool(permit), op.timeout_s), None

@@ -165,7 +165,8 @@ class Guard:
                 if value is not _AGAIN:
                     return value
             elif isinstance(action, decide.Ask) and tool is not None:
-                action_after = decide.answered(self._facts(tool, intent), (yield from self._ask(tool, intent, request)))
+                answer = yield from self._ask(tool, intent, request)
+                action_after = decide.answered(self._facts(tool, intent), answer)  # as it is by now: its call may have gone out meanwhile
                 if isinstance(action_after, decide.Settle):
                     yield from self._settle(tool, intent, seen, action_after)
                 elif isinstance(action_after, decide.Later):

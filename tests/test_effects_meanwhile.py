@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
 from interrupting import interrupt, within
 
-from eventlog import Event, EventLog, EventLogError, LogClosed
+from eventlog import Event, EventLog, EventLogError, LogClosed, crashpoints
 from eventlog.fs import FileSystem
 from eventlog.projections import EFFECTS, IntentState, fold
 from eventlog.projections import effect_events as ev
@@ -428,6 +428,44 @@ def test_an_outcome_that_lands_while_the_receiver_is_asked_stands(log: EventLog,
     assert (out.answer, answer.happened) == (1, ("b@1:x",))
     assert states(log) == {"b@1:x": IntentState.COMMITTED}, "and the log can be folded"
     out.attempt.__exit__(None, None, None)
+
+
+def test_a_call_that_goes_out_while_the_receiver_is_asked_is_not_said_to_be_dropped(log: EventLog) -> None:
+    """The receiver does not have it yet, which says nothing once the call is out."""
+    tools, at_the_door, go, out, come_back = Toolbox(log), *(threading.Event() for _ in range(4))
+
+    def ask(view: IntentView) -> DidNotHappen:
+        go.set()
+        assert out.wait(10)
+        return DidNotHappen("it is not there")
+
+    @tools.tool(EffectClass.RECONCILABLE, reconcile=ask)
+    def act(ctx: ToolContext) -> int:
+        out.set()
+        assert come_back.wait(10)
+        return 1
+
+    def call() -> None:
+        assert attempt.call(act, step="x") == 1
+
+    def stop_at_the_door(name: str) -> None:
+        if name == "after-dispatched":
+            at_the_door.set()
+            assert go.wait(10)
+
+    with tools.attempt("b") as attempt:
+        caller = threading.Thread(target=call, daemon=True)
+        crashpoints.armed = stop_at_the_door
+        try:
+            caller.start()
+            assert at_the_door.wait(10)
+            answer = attempt.cancel()
+        finally:
+            crashpoints.armed = None
+        come_back.set()
+        caller.join(10)
+    assert answer.indeterminate == ("b@1:x",)
+    assert states(log) == {"b@1:x": IntentState.COMMITTED}
 
 
 def test_an_external_id_that_comes_behind_the_end_of_its_intent_is_refused(log: EventLog) -> None:
