@@ -20,18 +20,27 @@ class Background:
         self._closing: threading.Event
 
     def poke(self) -> None:
-        """Wake it; start it first if need be. Raises RuntimeError when no thread can be had."""
+        """Wake it; start it first if need be. Raises RuntimeError when no thread can be had, unless it works `to_the_end`."""
         if self._thread is None:
-            with self._starting:
-                if self._thread is None:  # a handle that is opened, used and closed at once never pays for one
-                    self._poked, self._closing = threading.Lock(), threading.Event()
-                    self._poked.acquire()
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    thread.start()
-                    self._thread = thread
+            try:
+                self._start()
+            except RuntimeError:  # no more threads, or the interpreter ends
+                if not self._to_the_end:
+                    raise
+                return self._work()
         self._wake()
         if self._to_the_end and self._closing.is_set():
             self._work()
+        return None
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:  # a handle that is opened, used and closed at once never pays for one
+                self._poked, self._closing = threading.Lock(), threading.Event()
+                self._poked.acquire()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _wake(self) -> None:
         try:  # noqa: SIM105 - contextlib.suppress takes longer than waking

@@ -246,6 +246,32 @@ print("fine")
         shutil.rmtree(path, ignore_errors=True)
 
 
+def test_p18_coroutines_and_windows_where_no_thread_can_be_had(tmp_path: Path) -> None:
+    """Memory for a thread's stack is refused: who needs a thread does its work himself, and nobody waits for ever."""
+    code = """
+import asyncio, resource, sys, threading
+from eventlog import *
+
+async def main(log):
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+    try:
+        threading.Thread(target=print).start()
+    except RuntimeError as error:
+        print(error)
+    for durability in Durability:
+        await asyncio.gather(*(log.acommit(Event("t", {"n": n}), durability) for n in range(3)))
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await log.acommit(Event("t", {}))
+
+with EventLog.open(sys.argv[1]) as log:
+    asyncio.run(asyncio.wait_for(main(log), 60))
+    print(log.commit(Event("t", {})).first, threading.active_count())
+"""
+    assert python(code, tmp_path / "log").stdout.splitlines() == ["can't start new thread", "8 2"]
+
+
 def test_p19_a_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(tmp_path: Path) -> None:
     path = fill(tmp_path / "log", 40)
     with EventLog.open(path, read_only=True) as log:
