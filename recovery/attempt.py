@@ -150,7 +150,8 @@ class Attempt:
     def _release_when_idle(self) -> None:
         # A call that was given up but still runs is somebody alive: recovery must not send it again beside it.
         with self._lock:
-            busy = self._guard is None or self._guard.core.running or self._flying
+            core = self._guard.core if self._guard is not None else None
+            busy = core is None or core.running or core.given_up or self._flying
             if self._closed and not busy and self._owner is not None:
                 owner, self._owner = self._owner, None
                 owner.release()
@@ -182,6 +183,8 @@ class Attempt:
         finally:
             flying = self._flying
             if text in flying and flying[text] is mine:  # no call up to here: Ctrl-C must not leave it flying
+                if text in guard.core.running:
+                    del guard.core.running[text]
                 del flying[text]
             if self._closed:
                 self._release_when_idle()
@@ -208,6 +211,8 @@ class Attempt:
         finally:
             flying = self._flying
             if text in flying and flying[text] is mine:
+                if text in guard.core.running:
+                    del guard.core.running[text]
                 del flying[text]
             if self._closed:
                 self._release_when_idle()
@@ -288,7 +293,7 @@ class Attempt:
         core.token._set()
         core.reload()  # a person may have decided before it, about what waits for one
         end = time.monotonic() + grace
-        while (self._flying or core.running) and time.monotonic() < end:
+        while (self._flying or core.running or core.given_up) and time.monotonic() < end:
             time.sleep(POLL_S)
         for intent in core.unresolved():
             tool = self._toolbox.get(intent.tool)
@@ -327,16 +332,22 @@ class Attempt:
         if self._guard is None:
             raise EffectError(f"{self.name} is not open")
         guard = Guard(self._guard.core, self._toolbox.blobs, self._toolbox.limits, by=by, patience_s=patience_s)
-        with self._observed(text, tool, by):
-            return drive(guard, guard.finish(tool, text), self._release_when_idle, run_async=True)
+        try:
+            with self._observed(text, tool, by):
+                return drive(guard, guard.finish(tool, text), self._release_when_idle, run_async=True)
+        finally:
+            guard.core.running.pop(text, None)
 
     async def _afinish(self, tool: Tool | None, text: str, by: str, patience_s: float) -> Any:
         """The same on the running event loop, for tools that live on it."""
         if self._guard is None:
             raise EffectError(f"{self.name} is not open")
         guard = Guard(self._guard.core, self._toolbox.blobs, self._toolbox.limits, by=by, patience_s=patience_s)
-        with self._observed(text, tool, by):
-            return await drive_async(guard, guard.finish(tool, text), self._release_when_idle)
+        try:
+            with self._observed(text, tool, by):
+                return await drive_async(guard, guard.finish(tool, text), self._release_when_idle)
+        finally:
+            guard.core.running.pop(text, None)
 
     def _state_of(self, text: str) -> IntentState | None:
         intent = self._guard.core.get(text) if self._guard is not None else None

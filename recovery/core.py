@@ -55,7 +55,10 @@ class AttemptCore:
         self.attempt = attempt
         self.stream = f"{branch}@{attempt}"
         self.token = CancelToken()
-        self.running: set[str] = set()  # intents whose call has not come back, in this process
+        # Intents whose call has not come back, from the decision to send them on. A dict, since one is taken from it without a call, behind
+        # which Ctrl-C may come.
+        self.running: dict[str, None] = {}
+        self.given_up: set[str] = set()  # those whose caller does not wait any more
         self._state = state  # its handlers change it in place
         self._lock = threading.RLock()
         self._loaded_seq = seq
@@ -171,7 +174,7 @@ class AttemptCore:
             if intent is None:
                 if text == self.stream:
                     self._look_for_cancel()
-            elif intent.state in _FINISHED and text not in self.running:
+            elif intent.state in _FINISHED and not self.is_out(text):
                 self._open.pop(text, None)  # a long attempt must not grow with what is over
             known.receipt = _new(Commit, (first, last, time_ns, _IMMEDIATE))
             if last > known.seen:
@@ -181,6 +184,10 @@ class AttemptCore:
                 self._leaving -= 1
                 if self._waiting:
                     self._all_left.notify_all()
+
+    def is_out(self, text: str) -> bool:
+        """Is a call of that intent out, in this process, or about to go out?"""
+        return text in self.running or text in self.given_up
 
     def writes_here(self, text: str) -> bool:
         """Is a coroutine of the event loop of this thread in the middle of a write about that intent? Who waited for it would stop both."""

@@ -8,6 +8,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from eventlog.errors import LogClosed
@@ -28,11 +29,11 @@ class ThreadCall:
     Once abandoned, its result goes to `late` instead: exactly one of the two gets it.
     """
 
-    def __init__(self, permit: Permit, late: Callable[[Any, BaseException | None], None]) -> None:
+    def __init__(self, permit: Permit, late: Callable[[Any, BaseException | None], None], given_up: Callable[[], None]) -> None:
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._permit = permit
         context = contextvars.copy_context()  # traces and the like go with the call
-        self._late = late
+        self._late, self._given_up = late, given_up
         self._lock = threading.Lock()
         self._abandoned = False
         # A daemon: a tool that hangs must not keep the process from ending. Then its intent stays Dispatched, which is the truth.
@@ -57,7 +58,9 @@ class ThreadCall:
     def abandon(self) -> bool:
         """Stop waiting. False: the result is there already."""
         with self._lock:
-            self._abandoned = not self.future.done()
+            if not self.future.done():
+                self._given_up()  # first: from then on its thread says when it is over
+                self._abandoned = True
             return self._abandoned
 
 
@@ -73,7 +76,7 @@ def _late(guard: Guard, op: Invoke, idle: Callable[[], None]) -> Callable[[Any, 
         except LogClosed:
             return  # the program has ended its log, as a crash would: what is recorded, that nobody knows, stays true
         finally:
-            guard.core.running.discard(op.text)
+            guard.core.given_up.discard(op.text)
             idle()
 
     return record
@@ -112,9 +115,7 @@ def _perform(guard: Guard, op: Op) -> Any:
 
 def _invoke(guard: Guard, op: Invoke, idle: Callable[[], None], run_async: bool) -> Any:
     core, spec = guard.core, op.tool.spec
-    outlives = False
     try:
-        core.running.add(op.text)  # first: whoever closes it from now on knows that it is out, and who did so before leaves no permit
         permit = _permit(core, op)
         if spec.is_async:
             if not run_async:
@@ -122,19 +123,17 @@ def _invoke(guard: Guard, op: Invoke, idle: Callable[[], None], run_async: bool)
             return asyncio.run(_limited(in_tool(permit), op.timeout_s))
         if op.timeout_s is None:
             return run_sealed(permit)
-        call = ThreadCall(permit, _late(guard, op, idle))
+        call = ThreadCall(permit, _late(guard, op, idle), partial(core.given_up.add, op.text))
         try:
             return call.future.result(op.timeout_s)
         except BaseException as error:
             if not call.abandon():
                 return call.future.result()  # it came while we gave up, or this is the tool's own exception
-            outlives = True
             if isinstance(error, TimeoutError):
                 raise _no_answer(op) from None
             raise
     finally:
-        if not outlives:
-            core.running.discard(op.text)
+        core.running.pop(op.text, None)
 
 
 def _settled(answer: Any) -> Any:
@@ -201,29 +200,25 @@ async def _to_the_end(work: Coroutine[Any, Any, Any]) -> tuple[Any, asyncio.Canc
 
 async def _invoke_async(guard: Guard, op: Invoke, idle: Callable[[], None]) -> tuple[Any, asyncio.CancelledError | None]:
     core = guard.core
-    outlives = False
     try:
-        core.running.add(op.text)
         permit = _permit(core, op)
         if op.tool.spec.is_async:
             try:
                 return await _limited(in_tool(permit), op.timeout_s), None
             except TimeoutError as error:
                 raise error if str(error) else _no_answer(op) from None
-        call = ThreadCall(permit, _late(guard, op, idle))
+        call = ThreadCall(permit, _late(guard, op, idle), partial(core.given_up.add, op.text))
         try:
             waiting = asyncio.shield(asyncio.wrap_future(call.future))
             return await _limited(waiting, op.timeout_s), None
         except (asyncio.CancelledError, TimeoutError) as error:
             if not call.abandon():
                 return call.future.result(), error if isinstance(error, asyncio.CancelledError) else None
-            outlives = True
             if isinstance(error, TimeoutError):
                 raise _no_answer(op) from None
             raise
     finally:
-        if not outlives:
-            core.running.discard(op.text)
+        core.running.pop(op.text, None)
 
 
 async def _limited(work: Awaitable[Any], timeout_s: float | None) -> Any:

@@ -212,14 +212,14 @@ class Guard:
             cancelled=core.cancelled,
             superseded=core.newest_attempt > core.attempt,
             overwritten=intent.resource is not None and core.overwritten(intent),
-            alive=intent.id.text in core.running,
+            alive=core.is_out(intent.id.text),
             tries_max=self.limits.tries_max,
             unapproved=(intent.needs_approval or (spec is not None and spec.approval)) and intent.approved_seq is None,
         )
 
     def _send(self, tool: Tool, text: str, ready: _Try) -> Steps:
         """One try. Its value, _AGAIN when the intent has to be looked at anew, or an exception that is the outcome."""
-        spec = tool.spec
+        spec, running = tool.spec, self.core.running
         try_number, resend, dispatched, context, args, kwargs = ready
         due = _D if resend else _P
         held_back = False
@@ -228,13 +228,18 @@ class Guard:
             nonlocal held_back
             fits = now is not None and now.tries == try_number - 1 and now.state is due
             held_back = fits and cancelled
-            return dispatched if fits and not cancelled else None
+            if not fits or cancelled:
+                return None
+            running[text] = None  # here, under the lock of the decisions: a cancel that comes behind this one knows that it goes out
+            return dispatched
 
         try:
             written = yield Write(text, decide_dispatch)
         except GeneratorExit:
+            running.pop(text, None)
             raise
         except BaseException as error:
+            running.pop(text, None)
             # Interrupted, or a cancelled await: the record may be there, the call is surely not.
             try:
                 now = self.core.get(text)
@@ -244,11 +249,15 @@ class Guard:
                 yield from self.records.not_sent(now, try_number, error_data("CancelledError", "cancelled before the call"), None)
             raise
         if written is None:
+            running.pop(text, None)
             if held_back:
                 # A cancel is on its way to the log. It may wait for another coroutine of this loop: who did not yield would stop both.
                 yield Sleep(CANCEL_POLL_S)
             return _AGAIN
         crashpoints.reach("after-dispatched")
+        if self.core.known(text).state is not _D:  # a cancel in another thread has closed it, as one that may go out: it need not
+            running.pop(text, None)
+            return _AGAIN
         try:
             value = yield Invoke(tool, text, try_number, context, args, kwargs, self._timeout(tool, context.deadline_ns))
         except GeneratorExit:

@@ -468,6 +468,47 @@ def test_a_call_that_goes_out_while_the_receiver_is_asked_is_not_said_to_be_drop
     assert states(log) == {"b@1:x": IntentState.COMMITTED}
 
 
+@pytest.mark.parametrize("class_", [EffectClass.RECONCILABLE, EffectClass.NON_IDEMPOTENT, EffectClass.READ_ONLY])
+def test_what_stands_at_the_door_is_out_for_a_cancel_and_is_held_back_by_it(log: EventLog, class_: EffectClass) -> None:
+    """The receiver says truly that it does not have it; nobody may say that it never will, as long as the call can still go out."""
+    tools, at_the_door, go, sent = Toolbox(log), threading.Event(), threading.Event(), []
+    options = {"reconcile": lambda view: DidNotHappen("it is not there")} if class_ is EffectClass.RECONCILABLE else {}
+
+    @tools.tool(class_, **options)
+    def act(ctx: ToolContext) -> None:
+        sent.append(ctx.intent)
+
+    def call() -> None:
+        try:
+            attempt.call(act, step="x")
+        except EffectError as error:
+            refused.append(error)
+
+    def stop_at_the_door(name: str) -> None:
+        if name == "after-dispatched":
+            at_the_door.set()
+            assert go.wait(10)
+
+    refused: list[EffectError] = []
+    with tools.attempt("b") as attempt:
+        caller = threading.Thread(target=call, daemon=True)
+        crashpoints.armed = stop_at_the_door
+        try:
+            caller.start()
+            assert at_the_door.wait(10)
+            answer = attempt.cancel()
+        finally:
+            crashpoints.armed = None
+            go.set()
+        caller.join(10)
+        assert not attempt._guard.core.running  # type: ignore[union-attr]
+    assert (sent, len(refused)) == ([], 1)
+    harmless = class_ is EffectClass.READ_ONLY
+    assert (answer.dropped if harmless else answer.indeterminate) == ("b@1:x",)
+    assert states(log) == {"b@1:x": IntentState.CANCELLED if harmless else IntentState.INDETERMINATE}
+    assert not log.owned("effects:b")
+
+
 def test_an_external_id_that_comes_behind_the_end_of_its_intent_is_refused(log: EventLog) -> None:
     out = Out(log, EffectClass.READ_ONLY)
     assert out.attempt.cancel().dropped == ("b@1:x",)
