@@ -23,8 +23,7 @@ from eventlog.errors import EventLogError, PayloadError
 from eventlog.projections import effect_events as ev
 from eventlog.projections.effects import Intent
 from eventlog.projections.intent import EffectClass, IntentId, IntentState
-from eventlog.recovery import decide
-from eventlog.recovery.answers import Answer, IntentView, Unknown
+from eventlog.recovery import decide, receiver
 from eventlog.recovery.blobs import Blobs
 from eventlog.recovery.context import ToolContext
 from eventlog.recovery.core import AttemptCore
@@ -39,11 +38,11 @@ from eventlog.recovery.errors import (
     StaleAttempt,
 )
 from eventlog.recovery.failures import Failure, judge
-from eventlog.recovery.ops import AskHook, Invoke, Limits, Op, Sleep, Steps, Store, Write
+from eventlog.recovery.ops import Invoke, Limits, Op, Sleep, Steps, Store, Write
 from eventlog.recovery.records import Records, error_data, outcome_or_late
 from eventlog.recovery.request import check_same, pending_event
 from eventlog.recovery.tool import Tool
-from eventlog.recovery.values import clean_text, digest_of, own_copy
+from eventlog.recovery.values import digest_of, own_copy
 from eventlog.recovery.writing import Drafted
 
 __all__ = ["Guard"]
@@ -165,10 +164,10 @@ class Guard:
                 if value is not _AGAIN:
                     return value
             elif isinstance(action, decide.Ask) and tool is not None:
-                answer = yield from self._ask(tool, intent, request)
+                answer = yield from receiver.ask(self.records, tool, intent, request)
                 action_after = decide.answered(self._facts(tool, intent), answer)  # as it is by now: its call may have gone out meanwhile
                 if isinstance(action_after, decide.Settle):
-                    yield from self._settle(tool, intent, seen, action_after)
+                    yield from receiver.settle(self.records, tool, intent, seen, action_after)
                 elif isinstance(action_after, decide.Later):
                     wait_s = max(0.0, (action_after.until_ns - time.time_ns()) / 1e9)
                     if time.monotonic() + wait_s > until:
@@ -362,38 +361,6 @@ class Guard:
                 yield from self.records.resolve(intent, _D, "indeterminate", reason)
         if intent.state in (_D, _I):
             raise Indeterminate(text, intent.reason or reason)
-
-    def _ask(self, tool: Tool, intent: Intent, request: dict[str, Any]) -> Generator[Op, Any, Answer]:
-        view = IntentView(
-            intent.id.text,
-            intent.tool,
-            self.records.arguments(request),
-            request["key"],
-            intent.tries,
-            intent.dispatched_ns or 0,
-            tuple(intent.external_ids or ()),
-        )
-        try:
-            answer = yield AskHook(tool, view)
-        except GeneratorExit:
-            raise
-        except Unknown as unknown:
-            return unknown
-        except Exception as error:  # noqa: BLE001 - a hook that raises has no answer, and must not stop the others
-            return Unknown(f"the reconcile hook raised {type(error).__name__}: {clean_text(str(error), 300)}")
-        return answer if isinstance(answer, Answer) else Unknown(f"the reconcile hook returned {type(answer).__name__}")
-
-    def _settle(self, tool: Tool, intent: Intent, seen: int, settle: decide.Settle) -> Steps:
-        """What the receiver says, if nothing came since it was asked: the call itself may have come back, in another thread."""
-        text, actor = intent.id.text, f"eventlog {self.by}"
-        if not settle.happened:
-            event = ev.resolved(text, "not_happened", reason=settle.reason, actor=actor, source="reconcile", seen=seen)
-            yield Write(text, lambda now, cancelled: (event,) if now is not None and now.version == seen else None)
-            return
-        kind, result, _, _ = yield from self.records.keep(tool, settle.outcome)
-        happened = ev.resolved(text, "happened", reason="the receiver has it", actor=actor, source="reconcile", seen=seen)
-        done = ev.completed(text, kind=kind, try_number=intent.tries, source="reconciled", result=result)
-        yield Write(text, lambda now, cancelled: (happened, *done) if now is not None and now.version == seen else None)
 
 
 def _recorded(kind: type[EffectFailed], text: str, reason: str | None) -> EffectFailed:
