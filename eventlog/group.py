@@ -186,6 +186,7 @@ class Group:
     def lead_for_others(self) -> None:
         """Lead in the place of one who cannot (a coroutine), if it is his turn. Of several who come at once, one does."""
         turn, me = 0, threading.get_ident()
+        done: list[Place] = []
         try:
             with self._guard:
                 place = self._next
@@ -202,9 +203,9 @@ class Group:
         finally:
             if turn:
                 try:
-                    self._hand_on(turn, None, [])
-                except BaseException:  # a signal, in the thread that closes the log
-                    self._hand_on(turn, None, [])
+                    self._hand_on(turn, None, done)
+                except BaseException:  # a signal, in a thread that closes the log or works where no other can be had
+                    self._hand_on(turn, None, done)
                     raise
 
     def _lead(self, turn: int) -> None:

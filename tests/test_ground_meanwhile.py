@@ -1,0 +1,107 @@
+"""What may come while a commit is on its way, on the ground floor: Ctrl-C, a close, no thread to be had, a disk that is full for a moment.
+
+Nobody waits for ever, and nobody is told what is not so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "faults"))
+
+from interrupting import interrupt, within
+
+from eventlog import Event, EventLog, OutcomeUnknown
+from eventlog.fs import FileSystem
+
+ONE = Event("t", {})
+WAIT_S = 10
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """Hundreds of handles are opened here, and none of it is about the disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def no_threads() -> Iterator[Callable[[], None]]:
+    """Called: from then on the system refuses every new thread, since no stack can be that large."""
+    before = threading.stack_size()
+    yield lambda: threading.stack_size(1 << 47) and None
+    threading.stack_size(before)
+
+
+class Gated(FileSystem):
+    """The next fdatasync behind `shut` waits until it is opened."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.reached, self.open_again = threading.Event(), threading.Event()
+        self.fdatasync = self._gated  # type: ignore[misc]
+
+    def _gated(self, fd: int) -> None:
+        if self.shut:
+            self.shut = False
+            self.reached.set()
+            self.open_again.wait()
+        FileSystem.fdatasync(fd)
+
+
+def warm(path: Path, fs: FileSystem) -> EventLog:
+    log = EventLog.open(path, fs=fs)
+    for _ in range(3):
+        log.commit(ONE)  # from here on a lone commit takes the short road
+    return log
+
+
+def test_a_thread_that_leads_for_coroutines_and_is_interrupted_wakes_them(memory: Path, no_threads: Callable[[], None]) -> None:
+    """Where no thread can be had, whoever ends a turn leads the coroutines' next one, and he may be the main thread."""
+
+    pool = ThreadPoolExecutor(1)
+    pool.submit(int).result()  # this thread there is
+
+    async def three(log: EventLog, fs: Gated, nth: int) -> str | None:
+        fs.shut = True
+        leader = asyncio.get_running_loop().run_in_executor(pool, lambda: interrupt(nth, lambda: log.commit(ONE)))
+        while not fs.reached.is_set():
+            await asyncio.sleep(0)
+            if leader.done():
+                fs.shut = False
+                return await leader  # interrupted before its sync
+        waiting = [asyncio.ensure_future(log.acommit(ONE)) for _ in range(3)]
+        await asyncio.sleep(0)  # they are in the queue
+        fs.open_again.set()
+        where = await leader
+        done, _ = await asyncio.wait(waiting, timeout=WAIT_S)
+        assert len(done) == 3, f"point {nth} ({where}): {3 - len(done)} wait for ever"
+        for one in done:
+            assert one.exception() is None or isinstance(one.exception(), OutcomeUnknown)
+        return where
+
+    async def main() -> set[str]:
+        no_threads()
+        places: set[str] = set()
+        nth, where = 1, ""
+        while where is not None:
+            fs = Gated()
+            log = warm(memory / str(nth), fs)
+            where = await three(log, fs, nth)
+            log.close()
+            places.add(str(where).split(",")[0])
+            nth += 1
+        return places
+
+    places = within(60, lambda: asyncio.run(main()))
+    pool.shutdown(wait=False)
+    assert isinstance(places, set), places
+    assert {place.split(" ")[-1] for place in places} >= {"lead_for_others", "_hand_on", "_wake_all", "add"}, places
