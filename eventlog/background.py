@@ -63,5 +63,7 @@ class Background:
         while True:
             self._poked.acquire()
             if self._closing.is_set() or (self._delay and self._closing.wait(self._delay)):
+                if self._to_the_end:  # `close` does it, too; but Ctrl-C may end that at any point, and no signal comes here
+                    self._work()
                 return
             self._work()

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
 from interrupting import interrupt, within
 
-from eventlog import Event, EventLog, OutcomeUnknown
+from eventlog import Event, EventLog, EventLogError, OutcomeUnknown
 from eventlog.fs import FileSystem
 
 ONE = Event("t", {})
@@ -105,3 +105,31 @@ def test_a_thread_that_leads_for_coroutines_and_is_interrupted_wakes_them(memory
     pool.shutdown(wait=False)
     assert isinstance(places, set), places
     assert {place.split(" ")[-1] for place in places} >= {"lead_for_others", "_hand_on", "_wake_all", "add"}, places
+
+
+def test_a_close_that_is_interrupted_leaves_no_coroutine_waiting(memory: Path) -> None:
+    """The thread that writes for coroutines was poked, and saw that the log is being closed before it saw that."""
+
+    async def main(nth: int) -> str | None:
+        log = warm(memory / str(nth), FileSystem())
+        waiting = [asyncio.ensure_future(log.acommit(ONE)) for _ in range(3)]
+        await asyncio.sleep(0)  # poked; and it does not run before this thread waits for something
+        where = interrupt(nth, log.close)
+        done, _ = await asyncio.wait(waiting, timeout=WAIT_S)
+        assert len(done) == 3, f"point {nth} ({where}): {3 - len(done)} wait for ever"
+        for one in done:
+            assert one.exception() is None or isinstance(one.exception(), EventLogError)
+        log.close()
+        return where
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(100)
+    try:
+        nth, last = 1, ""
+        while last is not None:
+            last = within(60, lambda: asyncio.run(main(nth)))  # noqa: B023
+            assert last is None or isinstance(last, str), last
+            nth += 1
+    finally:
+        sys.setswitchinterval(before)
+    assert nth > 20
