@@ -246,7 +246,8 @@ class Group:
         writer = self._writer
         if writer.view.retired:
             writer.view.close_retired()
-        fresh = [entry for entry in entries if entry.draft is not None and not entry.first]
+        # What was refused stays refused: it may be here a second time, behind a leader who was interrupted.
+        fresh = [entry for entry in entries if entry.draft is not None and not entry.first and entry.error is None]
         unwritten: list[Entry] = []
         try:
             if fresh:

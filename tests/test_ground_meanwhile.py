@@ -6,9 +6,11 @@ Nobody waits for ever, and nobody is told what is not so.
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +19,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
-from interrupting import interrupt, within
+from interrupting import Interrupted, interrupt, within
 
-from eventlog import Event, EventLog, EventLogError, OutcomeUnknown
+from eventlog import Event, EventLog, EventLogError, NotWritten, OutcomeUnknown
 from eventlog.fs import FileSystem
 
 ONE = Event("t", {})
@@ -133,3 +135,56 @@ def test_a_close_that_is_interrupted_leaves_no_coroutine_waiting(memory: Path) -
     finally:
         sys.setswitchinterval(before)
     assert nth > 20
+
+
+class Full(Gated):
+    """Once `full`, a commit has no room; the next sync behind that is interrupted, and there is room again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.pwrite = self._refused  # type: ignore[misc]
+        self.fdatasync = self._interrupted  # type: ignore[misc]
+
+    def _refused(self, fd: int, data: bytes, offset: int) -> int:
+        if self.full and len(data) > 200:
+            raise OSError(errno.ENOSPC, "no space left")
+        return FileSystem.pwrite(fd, data, offset)
+
+    def _interrupted(self, fd: int) -> None:
+        if self.full:
+            self.full = False
+            raise Interrupted
+        self._gated(fd)
+
+
+def test_what_was_refused_is_not_written_by_the_next_leader(tmp_path: Path) -> None:
+    """Ctrl-C in the sync puts back into the queue who follows: among them those to whom it is said already that they are not written."""
+    fs = Full()
+    with warm(tmp_path / "log", fs) as log:
+        answers: dict[int, BaseException | None] = {}
+
+        def commit(number: int) -> None:
+            try:
+                log.commit(Event("big", {"n": number, "text": "x" * 300}))
+                answers[number] = None
+            except (EventLogError, Interrupted) as error:
+                answers[number] = error
+
+        fs.shut = True
+        threads = [threading.Thread(target=commit, args=(number,), daemon=True) for number in range(4)]
+        threads[0].start()
+        assert fs.reached.wait(WAIT_S)
+        for queued, thread in enumerate(threads[1:], 1):
+            thread.start()
+            while len(log._group._queue) < queued:
+                time.sleep(0.001)
+        fs.full = True
+        fs.open_again.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert len(answers) == 4
+        written = {event.data["n"] for event in log.read() if event.type == "big"}
+        refused = {number for number, error in answers.items() if isinstance(error, NotWritten)}
+        assert refused == {2, 3}
+        assert written == {0}
