@@ -35,6 +35,7 @@ T = TypeVar("T")
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _NOTHING = Draft(b"", 0, 0, 0)
 _ZEROS = bytes(FRAME_HEADER_BYTES)
+_UNCONFIRMED = "the disk did not confirm what was written; open the log again: it reads what really is there"
 
 
 class Writer:
@@ -314,8 +315,10 @@ class Writer:
                     if tail.unconfirmed is not None and tail.fd == fd:
                         self._confirm()
                 except OSError as error:
-                    failure = error
-                    self._doubt(error)  # before anybody else may sync this descriptor: the error is reported once
+                    # Before anybody else may sync this descriptor: the error is reported once. And before any call: Ctrl-C during the
+                    # sync that fails comes at the next one.
+                    failure, self.poison = error, _UNCONFIRMED
+                    self._doubt(error)
         with self.mutex:
             if failure is not None:
                 self._warn_others()

@@ -6,6 +6,7 @@ Nobody waits for ever, and nobody is told what is not so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import sys
 import tempfile
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
 from interrupting import Interrupted, interrupt, within
 
-from eventlog import Event, EventLog, EventLogError, NotWritten, OutcomeUnknown
+from eventlog import Event, EventLog, EventLogError, LogPoisoned, NotWritten, OutcomeUnknown
 from eventlog.fs import FileSystem
 
 ONE = Event("t", {})
@@ -188,3 +189,37 @@ def test_what_was_refused_is_not_written_by_the_next_leader(tmp_path: Path) -> N
         refused = {number for number, error in answers.items() if isinstance(error, NotWritten)}
         assert refused == {2, 3}
         assert written == {0}
+
+
+class Failing(FileSystem):
+    """Unless it is `healthy`, the next sync fails, once, as the kernel tells it."""
+
+    def __init__(self) -> None:
+        self.healthy = True
+        self.fdatasync = self._once  # type: ignore[misc]
+
+    def _once(self, fd: int) -> None:
+        if not self.healthy:
+            self.healthy = True
+            raise OSError(errno.EIO, "the disk did not answer")
+
+
+def test_ctrl_c_does_not_hide_a_sync_that_failed(memory: Path) -> None:
+    """It comes while the disk still tries, say, and is seen at the next call. The next sync would succeed over the hole (fsyncgate)."""
+    nth, where, told = 1, "", 0
+    while where is not None:
+        fs = Failing()
+        log = warm(memory / str(nth), fs)
+        fs.healthy = False
+        try:
+            where = interrupt(nth, lambda: log.commit(ONE))  # noqa: B023
+        except OutcomeUnknown:
+            where = None
+        if fs.healthy:
+            told += 1
+            with pytest.raises(LogPoisoned):
+                log.commit(ONE)
+        with contextlib.suppress(EventLogError):
+            log.close()
+        nth += 1
+    assert told > 10
