@@ -61,6 +61,7 @@ class LoopWakes:
                 loop = self.loop()
                 if loop is not None:
                     loop.call_soon_threadsafe(self._set)
+                    loop.call_soon_threadsafe(self._set)  # should Ctrl-C come at the entry of the first: there it is past catching
             except RuntimeError:  # the loop was closed: nobody waits any more
                 self._ready.clear()
             except BaseException:  # a signal came: perhaps nothing is scheduled, and once too often does no harm

@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent / "faults"))
 from interrupting import Interrupted, interrupt, within
 
 from eventlog import Event, EventLog, EventLogError, LogPoisoned, NotWritten, OutcomeUnknown
+from eventlog.background import Background
+from eventlog.coroutines import LoopWakes
 from eventlog.fs import FileSystem
 
 ONE = Event("t", {})
@@ -223,3 +225,21 @@ def test_ctrl_c_does_not_hide_a_sync_that_failed(memory: Path) -> None:
             log.close()
         nth += 1
     assert told > 10
+
+
+def test_ctrl_c_at_any_point_of_the_call_back_that_wakes_coroutines_leaves_none_waiting() -> None:
+    """Neither those of its batch nor those of a later one, once the loop runs again: the loop of a program that ends does."""
+    nth, where = 1, ""
+    while where is not None:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda loop, context: None)
+        wakes = LoopWakes(loop, Background("nobody", lambda: None))
+        futures = [loop.create_future() for _ in range(3)]
+        wakes.add(futures)
+        where = interrupt(nth, lambda: loop.run_until_complete(asyncio.sleep(0)))  # noqa: B023
+        futures.append(loop.create_future())
+        wakes.add(futures[3:])
+        loop.run_until_complete(asyncio.wait_for(asyncio.gather(*futures), WAIT_S))
+        loop.close()
+        nth += 1
+    assert nth > 5
