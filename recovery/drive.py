@@ -59,8 +59,8 @@ class ThreadCall:
         """Stop waiting. False: the result is there already."""
         with self._lock:
             if not self.future.done():
-                self._given_up()  # first: from then on its thread says when it is over
                 self._abandoned = True
+                self._given_up()  # C, and nothing between the two: Ctrl-C leaves both done. From now on its thread says when it is over
             return self._abandoned
 
 
@@ -127,7 +127,12 @@ def _invoke(guard: Guard, op: Invoke, idle: Callable[[], None], run_async: bool)
         try:
             return call.future.result(op.timeout_s)
         except BaseException as error:
-            if not call.abandon():
+            try:
+                gone = call.abandon()
+            except BaseException:  # Ctrl-C: once more, or its thread does not know that what it came to is its own to record
+                call.abandon()
+                raise
+            if not gone:
                 return call.future.result()  # it came while we gave up, or this is the tool's own exception
             if isinstance(error, TimeoutError):
                 raise _no_answer(op) from None
@@ -212,7 +217,12 @@ async def _invoke_async(guard: Guard, op: Invoke, idle: Callable[[], None]) -> t
             waiting = asyncio.shield(asyncio.wrap_future(call.future))
             return await _limited(waiting, op.timeout_s), None
         except (asyncio.CancelledError, TimeoutError) as error:
-            if not call.abandon():
+            try:
+                gone = call.abandon()
+            except BaseException:
+                call.abandon()
+                raise
+            if not gone:
                 return call.future.result(), error if isinstance(error, asyncio.CancelledError) else None
             if isinstance(error, TimeoutError):
                 raise _no_answer(op) from None

@@ -6,6 +6,7 @@ Whatever comes, the program sees what the log says, nothing is told before it is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import errno
 import os
@@ -788,3 +789,45 @@ def _powerless(path: Path, chance: random.Random) -> int:
         assert fs.faults, fs
     assert wrong == []
     return cuts[0]
+
+
+def test_ctrl_c_while_a_call_is_given_up_leaves_its_result_recorded_and_the_branch_free(tmp_path: Path) -> None:
+    """Its thread is the only one to say when it is over, so it must know that nobody waits for it any more."""
+    seen: set[str] = set()
+
+    def interrupted(path: Path, nth: int) -> str | None:
+        with EventLog.open(path) as log:
+            tools = Toolbox(log)
+            go_on = threading.Event()
+
+            @tools.tool(timeout=0.001)
+            def act(ctx: ToolContext) -> int:
+                go_on.wait(10)
+                return 1
+
+            with tools.attempt("b") as attempt:
+
+                def call() -> None:
+                    with contextlib.suppress(EffectError):
+                        attempt.call(act, step="x")
+
+                where = interrupt(nth, call)
+                busy = [thread for thread in threading.enumerate() if thread.name == "eventlog-tool"]
+            if where is not None and " abandon" in where:
+                seen.add(where)
+                assert log.owned("effects:b"), where  # it is still out: nobody else may send it
+            go_on.set()
+            for thread in busy:
+                thread.join(10)
+            assert not log.owned("effects:b"), where
+            if where is not None and " abandon" in where:
+                assert attempt._guard is not None
+                kinds = [event.type for event in log.read(streams={"b@1:x"})]
+                assert ev.LATE in kinds or ev.COMMITTED in kinds, (nth, where, kinds)
+        return where
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as path:
+        nth = 300  # before that nothing is out
+        while contextvars.copy_context().run(interrupted, Path(path) / str(nth), nth) is not None:
+            nth += 1
+    assert len(seen) >= 3, seen
