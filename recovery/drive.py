@@ -35,12 +35,20 @@ class ThreadCall:
         context = contextvars.copy_context()  # traces and the like go with the call
         self._late, self._given_up = late, given_up
         self._lock = threading.Lock()
-        self._abandoned = False
+        self._abandoned = self._begun = False
         # A daemon: a tool that hangs must not keep the process from ending. Then its intent stays Dispatched, which is the truth.
-        threading.Thread(target=context.run, args=(self._run,), name="eventlog-tool", daemon=True).start()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="eventlog-tool", daemon=True)
+
+    def start(self) -> None:
+        """Call `abandon` should this raise: Ctrl-C may come when the thread is there already."""
+        self._thread.start()
 
     def _run(self) -> None:
         value, error = None, None
+        with self._lock:
+            begun = self._begun = not self._abandoned
+        if not begun:
+            return  # nothing is sent, and nobody waits
         try:
             value = run_sealed(self._permit)
         except BaseException as raised:  # noqa: BLE001 - whatever it is, the caller gets it
@@ -60,7 +68,8 @@ class ThreadCall:
         with self._lock:
             if not self.future.done():
                 self._abandoned = True
-                self._given_up()  # C, and nothing between the two: Ctrl-C leaves both done. From now on its thread says when it is over
+                if self._begun:
+                    self._given_up()  # C, and nothing between the two: Ctrl-C leaves both done. From now on its thread says when it is over
             return self._abandoned
 
 
@@ -125,6 +134,7 @@ def _invoke(guard: Guard, op: Invoke, idle: Callable[[], None], run_async: bool)
             return run_sealed(permit)
         call = ThreadCall(permit, _late(guard, op, idle), partial(core.given_up.add, op.text))
         try:
+            call.start()
             return call.future.result(op.timeout_s)
         except BaseException as error:
             try:
@@ -213,6 +223,11 @@ async def _invoke_async(guard: Guard, op: Invoke, idle: Callable[[], None]) -> t
             except TimeoutError as error:
                 raise error if str(error) else _no_answer(op) from None
         call = ThreadCall(permit, _late(guard, op, idle), partial(core.given_up.add, op.text))
+        try:
+            call.start()
+        except BaseException:
+            call.abandon()
+            raise
         try:
             waiting = asyncio.shield(asyncio.wrap_future(call.future))
             return await _limited(waiting, op.timeout_s), None
