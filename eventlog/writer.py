@@ -354,6 +354,8 @@ class Writer:
     def _warn_others(self) -> None:
         """A sync failed: whatever other processes sync from now on would succeed, and what they acknowledge would be locked away
         behind the hole. The caller holds `mutex`, and in a rotation the lock."""
+        if self.closed:
+            return  # meanwhile, and the descriptors with it: who opens the log next confirms what the record cannot prove
         held = self._inside
         try:
             if not held:

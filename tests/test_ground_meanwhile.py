@@ -243,3 +243,33 @@ def test_ctrl_c_at_any_point_of_the_call_back_that_wakes_coroutines_leaves_none_
         loop.close()
         nth += 1
     assert nth > 5
+
+
+class GatedFailing(Gated):
+    """The sync that waited fails."""
+
+    def _gated(self, fd: int) -> None:
+        fails = self.shut
+        super()._gated(fd)
+        if fails:
+            raise OSError(errno.EIO, "the disk did not answer")
+
+
+def test_a_sync_that_fails_while_its_log_is_closed_raises_nothing_foreign(tmp_path: Path) -> None:
+    """A second sync of what is durable, as the end of a window may be: the close does not wait for its turn."""
+    fs = GatedFailing()
+    log = warm(tmp_path / "log", fs)
+    assert log._writer is not None
+    fs.shut = True
+    raised: list[object] = []
+    syncing = threading.Thread(target=lambda: raised.append(within(WAIT_S, log._writer.sync)))
+    syncing.start()
+    assert fs.reached.wait(WAIT_S)
+    closing = threading.Thread(target=log._writer.close)
+    closing.start()
+    time.sleep(0.05)  # it waits for that sync
+    fs.open_again.set()
+    syncing.join(WAIT_S)
+    closing.join(WAIT_S)
+    log.close()
+    assert raised[0] is None or isinstance(raised[0], OutcomeUnknown), raised
