@@ -131,6 +131,11 @@ class Reading:
         self._check_open()
         return Head(self._watermark.head(), lambda seq: self._reader.digest(seq, self._watermark.durable()))
 
+    def confirmed(self) -> int:
+        """The seq of the last durable event, after a sync if that is what it takes: how far `read` would go now. Errors as in `read`."""
+        self._check_open()
+        return self._watermark.durable().seq - 1
+
     @property
     def moves(self) -> int:
         """How often this handle, as far as it has looked, found that something was cut off its log: what was read before may be gone, and

@@ -110,7 +110,7 @@ class View(Generic[S]):
         return size > 0
 
     def _catch_up(self, upto: int | None, progress: Progress | None) -> None:
-        head = int(self.log.head)
+        head = self.log.confirmed()  # one look: reading up to there takes no other
         if self._moves != self.log.moves:  # the log was cut under us: other events may have these seqs now
             self._state, self._seq, self._debt = self.projection.initial, self._after, Debt()
             self._moves = self.log.moves

@@ -97,13 +97,13 @@ class Attempt:
         if self._guard is not None or self._closed:
             raise EffectError(f"{self.name}: an Attempt is opened once; make another with tools.attempt(...)")
         view = self._toolbox.view
-        view.read(check)
         owner = self._toolbox.log.own(owner_name(self.branch))
         if owner is None:
+            view.read(check)  # what the log has against it says more than that somebody is alive
             raise AttemptBusy(f"{self.name}: somebody alive works on branch {self.branch!r}; wait for it to end, or end it")
         try:
-            view.read(check)  # again: the owner before us may have written up to its end
-            self._guard = Guard(AttemptCore(view, self.branch, self.number), self._toolbox.blobs, self._toolbox.limits)
+            core = AttemptCore(view, self.branch, self.number, check)  # reads now: the owner before us may have written up to its end
+            self._guard = Guard(core, self._toolbox.blobs, self._toolbox.limits)
         except BaseException:
             owner.release()
             raise

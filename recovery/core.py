@@ -47,8 +47,14 @@ _NO_DOUBT: list[None] = []
 class AttemptCore:
     """State and writes of one attempt. The caller owns the branch (log.own), so that foreign events are rare: a person's, a cancel's."""
 
-    def __init__(self, view: View[EffectsState], branch: str, attempt: int) -> None:
-        state, seq = view.read(lambda whole, at: (whole.only(branch, attempt), at))
+    def __init__(self, view: View[EffectsState], branch: str, attempt: int, check: Callable[[EffectsState, int], None]) -> None:
+        """`check(whole state, seq)` may raise: then nothing is taken on."""
+
+        def take(whole: EffectsState, at: int) -> tuple[EffectsState, int]:
+            check(whole, at)
+            return whole.only(branch, attempt), at
+
+        state, seq = view.read(take)
         self.log: EventLog = view.log
         self._view = view
         self.branch = branch
