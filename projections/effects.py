@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from eventlog import Recorded
 from eventlog.projections import effect_events as ev
-from eventlog.projections.effects_state import NOTHING, AttemptRecord, EffectsState, Intent, dump_intent, dump_state, load_state
+from eventlog.projections.effects_state import NOTHING, AttemptRecord, EffectsState, Intent, dump_intent, dump_state, load_state, pack_state
 from eventlog.projections.intent import IntentState, Verdict, intent_id
 from eventlog.projections.projection import Handler, ImpossibleTransition, Projection
 
@@ -208,4 +208,4 @@ HANDLERS: dict[str, Handler[EffectsState]] = {
     ev.CANCELLED: _on_attempt_cancelled,
 }
 
-EFFECTS: Projection[EffectsState] = Projection("effects", 2, NOTHING, HANDLERS, dump_state, load_state)
+EFFECTS: Projection[EffectsState] = Projection("effects", 3, NOTHING, HANDLERS, dump_state, load_state, pack=pack_state)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from operator import attrgetter
 from typing import Any
 
 from eventlog import Recorded
 from eventlog.projections.intent import EffectClass, IntentId, IntentState, Verdict
 
-__all__ = ["NOTHING", "AttemptRecord", "EffectsState", "Intent", "dump_intent", "dump_state", "load_state"]
+__all__ = ["NOTHING", "AttemptRecord", "EffectsState", "Intent", "dump_intent", "dump_state", "load_state", "pack_state"]
 
 
 # Bound once: to look a member up in its Enum, by name or by value, takes as long as a whole handler.
@@ -188,13 +189,10 @@ class EffectsState:
         return intent.resource is not None and self.writers.get(intent.resource, str(intent.id)) != str(intent.id)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EffectsState:
-        return load_state(dump_state(self))
+        return load_state(pack_state(self))
 
 
 _PLAIN = tuple(name for name in Intent.__slots__ if name not in ("id", "state", "effect_class", "classified"))
-
-
-_SETTERS = tuple((getattr(Intent, name).__set__, name) for name in _PLAIN)  # a third faster than setattr: a snapshot may hold a million
 
 
 def dump_intent(intent: Intent) -> dict[str, Any]:
@@ -227,25 +225,50 @@ def dump_state(state: EffectsState) -> dict[str, Any]:
     }
 
 
-def load_state(dumped: dict[str, Any]) -> EffectsState:
+# A row of a snapshot: id, state, class, these, in this order. What most finished intents do not have comes last, and is left out there.
+_USUAL = (
+    "tool", "digest", "first_seq", "version", "pending_ns", "resent", "needs_approval", "tries", "first_dispatched_ns", "dispatched_ns",
+    "outcome_kind", "outcome_seq", "source",
+)  # fmt: skip
+_FIELDS = (*_USUAL, *(name for name in _PLAIN if name not in _USUAL), "classified")
+_fields_of = attrgetter(*_FIELDS)
+_setters = tuple(getattr(Intent, name).__set__ for name in _FIELDS)  # a third faster than setattr: a snapshot may hold a million
+_NONE = (None,) * len(_FIELDS)
+
+
+def pack_state(state: EffectsState) -> dict[str, Any]:
+    """The state for a snapshot: rows, a quarter of what `dump_state` takes to make and to read."""
+    rows = []
+    for intent in state.intents.values():
+        row = [intent.id.text, intent.state._value_, intent.effect_class._value_, *_fields_of(intent)]
+        while row[-1] is None:
+            row.pop()
+        rows.append(row)
+    attempts = [[one.branch, one.attempt, one.cancelled_seq, one.reason, one.intents] for one in state.attempts.values()]
+    return {"intents": rows, "attempts": attempts, "writers": state.writers}
+
+
+def load_state(packed: dict[str, Any]) -> EffectsState:
+    """The inverse of `pack_state`."""
     state = EffectsState()
-    for shown in dumped["intents"]:
+    intents, open_, counts = state.intents, state.open, state.by_state
+    for text, name, class_, *fields in packed["intents"]:
         intent = Intent.__new__(Intent)
-        intent.id = IntentId.from_text(shown["id"])
-        intent.state = _STATES[shown["state"]]
-        intent.effect_class = _CLASSES[shown["class"]]
-        intent.classified = Verdict(shown["classified"]) if shown["classified"] is not None else None
-        for put, name in _SETTERS:
-            put(intent, shown[name])
-        state.intents[shown["id"]] = intent
-        state.by_state[intent.state] += 1
-        if intent.state not in _FINISHED:
-            state.open[intent.first_seq] = shown["id"]
-    for shown in dumped["attempts"]:
-        record = state.record(shown["branch"], shown["attempt"])
-        record.cancelled_seq, record.reason = shown["cancelled_seq"], shown["reason"]
-        record.intents = list(shown["intents"])
-    state.writers = dict(dumped["writers"])
+        intent.id = IntentId.from_text(text)
+        known = intent.state = _STATES[name]
+        intent.effect_class = _CLASSES[class_]
+        for put, value in zip(_setters, (*fields, *_NONE[len(fields) :]), strict=True):
+            put(intent, value)
+        if intent.classified is not None:
+            intent.classified = Verdict(intent.classified)
+        intents[text] = intent
+        counts[known] += 1
+        if known not in _FINISHED:
+            open_[intent.first_seq] = text
+    for branch, attempt, cancelled_seq, reason, texts in packed["attempts"]:
+        record = state.record(branch, attempt)
+        record.cancelled_seq, record.reason, record.intents = cancelled_seq, reason, list(texts)
+    state.writers = dict(packed["writers"])
     return state
 
 

@@ -52,11 +52,12 @@ class Projection(Generic[S]):
     first and change then: what it did before it raised cannot be taken back.
     `dump` makes a state a JSON value, `load` is its inverse (seq and sort order included); without them the state is taken as JSON.
     A state that does not come back exactly gets no snapshot (docs/projections.md).
+    `pack`, where it can be had, is a shorter form than `dump`, for snapshots; `load` is then its inverse, and `dump` is what people see.
     `merge(a, b)`, where it can be had, makes one state of that of some events and that, folded by itself, of those right behind them:
     then processes can share a long fold.
     """
 
-    __slots__ = ("__weakref__", "_initial", "comes_back", "dump", "handlers", "load", "merge", "name", "state_is_json", "version")
+    __slots__ = ("__weakref__", "_initial", "comes_back", "dump", "handlers", "load", "merge", "name", "pack", "state_is_json", "version")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Projection(Generic[S]):
         dump: Callable[[S], Any] | None = None,
         load: Callable[[Any], S] | None = None,
         merge: Callable[[S, S], S] | None = None,
+        pack: Callable[[S], Any] | None = None,
     ) -> None:
         if not name or not handlers:
             raise ValueError(f"projection {name!r}: needs a name and at least one handler")
@@ -79,6 +81,7 @@ class Projection(Generic[S]):
         self.dump: Callable[[S], Any] = dump if dump is not None else _same
         self.load: Callable[[Any], S] = load if load is not None else _same
         self.merge = merge
+        self.pack = pack if pack is not None else self.dump
         self.state_is_json = dump is None
         self.comes_back = (dump is None) == (load is None)  # a dump alone is for display
 

@@ -22,6 +22,8 @@ __all__ = ["Listed", "SnapshotWarning", "body_of", "is_plain", "keep", "look", "
 S = TypeVar("S")
 
 _warned: set[tuple[str, str]] = set()
+# On the quick road what has dumped holds no integer beyond 64 bits: orjson refuses it.
+_numberless = frozenset({str, bool, type(None), *((int,) if quick else ())}).issuperset
 _exact: weakref.WeakSet[Projection[Any]] = weakref.WeakSet()  # their load was seen to undo their dump
 
 
@@ -70,7 +72,7 @@ def keep(projection: Projection[S], files: SnapshotFiles, state: S, seq: int) ->
 def body_of(projection: Projection[S], state: S) -> bytes | None:
     """The state as JSON; None, without a word, when that would not give it back: such a fold works, and reads all of its events."""
     try:
-        dumped = projection.dump(state)
+        dumped = projection.pack(state)
         if projection.state_is_json and is_plain(dumped) is not None:
             return None
         body = dumps(dumped)
@@ -81,7 +83,7 @@ def body_of(projection: Projection[S], state: S) -> bytes | None:
             return body
         # A dump of one's own may lose something. Looked at once in each process: it costs as much again.
         again = projection.load(loads(body))
-        if dumps(projection.dump(again)) != body or (type(state).__eq__ is not object.__eq__ and again != state):
+        if dumps(projection.pack(again)) != body or (type(state).__eq__ is not object.__eq__ and again != state):
             return None
         _exact.add(projection)
         return body
@@ -123,16 +125,19 @@ def is_plain(value: Any) -> str | None:
 
 def _numbers_come_back(value: Any) -> bool:
     """Are all numbers finite, and of 64 bits? Others become null, or a float, on one of the two roads to JSON."""
-    waiting = [value]
+    waiting = [(value,)]
     while waiting:
-        one = waiting.pop()
-        kind = one.__class__
-        if kind is dict:
-            waiting.extend(one.values())
-        elif kind is list or kind is tuple:
-            waiting.extend(one)
-        elif (kind is float and one - one != 0.0) or (kind is int and not -(2**63) <= one < 2**64):
-            return False
+        items = waiting.pop()
+        if _numberless(map(type, items)):  # asked of C for most rows of a state
+            continue
+        for one in items:
+            kind = one.__class__
+            if kind is dict:
+                waiting.append(one.values())
+            elif kind is list or kind is tuple:
+                waiting.append(one)
+            elif (kind is float and one - one != 0.0) or (kind is int and not -(2**63) <= one < 2**64):
+                return False
     return True
 
 

@@ -55,7 +55,7 @@ class Status:
     def __deepcopy__(self, memo: dict[int, Any]) -> Status:
         if self.effects is effects.NOTHING:
             return Status(EFFECTS.initial, DELIVERIES.initial)
-        return _load(_dump_whole(self))
+        return _load(_pack(self))
 
 
 def _seen(state: Status, event: Recorded) -> Status:
@@ -122,16 +122,20 @@ def _dump_whole(state: Status) -> dict[str, Any]:
     return {**summary(state), "effects": EFFECTS.dump(state.effects), "deliveries": DELIVERIES.dump(state.deliveries)}
 
 
-def _load(dumped: dict[str, Any]) -> Status:
-    state = Status(EFFECTS.load(dumped["effects"]), DELIVERIES.load(dumped["deliveries"]))
-    state.events, state.last_seq = dumped["events"], dumped["last_seq"]
-    state.first_ns, state.last_ns = dumped["first_ns"], dumped["last_ns"]
+def _pack(state: Status) -> list[Any]:
+    parts = EFFECTS.pack(state.effects), DELIVERIES.pack(state.deliveries)
+    return [*parts, state.events, state.last_seq, state.first_ns, state.last_ns]
+
+
+def _load(packed: list[Any]) -> Status:
+    state = Status(EFFECTS.load(packed[0]), DELIVERIES.load(packed[1]))
+    state.events, state.last_seq, state.first_ns, state.last_ns = packed[2:]
     return state
 
 
 STATUS: Projection[Status] = Projection(
     "status",
-    3,
+    4,
     Status(effects.NOTHING, DeliveriesState()),
     {
         **{type_: _with_effects(handler) for type_, handler in effects.HANDLERS.items()},
@@ -140,4 +144,5 @@ STATUS: Projection[Status] = Projection(
     },
     _dump_whole,
     _load,
+    pack=_pack,
 )

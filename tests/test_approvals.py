@@ -288,7 +288,7 @@ def test_a_state_goes_through_json(log: EventLog, world: Ledger) -> None:
     say(log, "a@1:y", "approve")
     log.commit(Event("unrelated", {}))
     state = fold(EFFECTS, log)
-    again = EFFECTS.load(json.loads(json.dumps(EFFECTS.dump(state))))
+    again = EFFECTS.load(json.loads(json.dumps(EFFECTS.pack(state))))
     assert EFFECTS.dump(again) == EFFECTS.dump(state)
     assert [one.waits_for_approval for one in again.intents.values()] == [True, False]
 

@@ -103,7 +103,7 @@ def test_list_says_why_one_is_of_no_use(tmp_path: Path, log: Path) -> None:
     assert len(rows) == 2
     assert all("no: it belongs to the log" in row for row in rows)
     with EventLog.open(log) as handle:
-        old = type(STATUS)("status", 1, STATUS.initial, STATUS.handlers, STATUS.dump, STATUS.load)
+        old = type(STATUS)("status", 1, STATUS.initial, STATUS.handlers, STATUS.dump, STATUS.load, pack=STATUS.pack)
         assert keep(old, handle.snapshots, *View(handle, old).refresh()) > 0
     assert [one["why_not"] for one in listed(log)] == [f"of version 1, and the fold is at version {STATUS.version}"]
 

@@ -333,12 +333,12 @@ def test_builders_refuse_what_cannot_be(log: EventLog) -> None:
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 5])
 def test_a_dumped_state_goes_on_as_if_it_had_never_stopped(log: EventLog, name: str, cut: int) -> None:
-    """What a snapshot needs: fold(load(dump(fold up to n)), tail) == fold(everything)."""
+    """What a snapshot needs: fold(load(pack(fold up to n)), tail) == fold(everything)."""
     projection = BUILT_IN[name]
     other = IntentId("order-18", 2, "name")
     log.commit([pending(), dispatched(), pending(other), resolved("indeterminate"), *done()])
     log.commit(ev.attempt_cancelled("order-18", 2, reason="", actor="x"))
-    state = projection.load(json.loads(json.dumps(projection.dump(fold(projection, log, cut)))))
+    state = projection.load(json.loads(json.dumps(projection.pack(fold(projection, log, cut)))))
     for event in log.read(cut):
         handler = projection.handlers.get(event.type, projection.handlers.get(EVERY_TYPE))
         if handler is not None:

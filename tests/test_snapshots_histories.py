@@ -60,7 +60,7 @@ def advance(projection: Projection[Any], state: Any, events: Sequence[Recorded])
 
 
 def through_json(projection: Projection[Any], state: Any) -> Any:
-    return projection.load(orjson.loads(orjson.dumps(projection.dump(state))))
+    return projection.load(orjson.loads(orjson.dumps(projection.pack(state))))
 
 
 def check_every_n(events: Sequence[Recorded]) -> None:
