@@ -15,6 +15,7 @@ class Background:
     def __init__(self, name: str, work: Callable[[], None], delay: float = 0.0, *, to_the_end: bool = False) -> None:
         self._name, self._work, self._delay, self._to_the_end = name, work, delay, to_the_end
         self._starting = threading.Lock()
+        self._instead = self._again = False  # somebody works in its place; and was poked meanwhile
         self._thread: threading.Thread | None = None
         self._poked: threading.Lock  # released: poked. An Event takes six times as long, on both sides
         self._closing: threading.Event
@@ -27,11 +28,27 @@ class Background:
             except RuntimeError:  # no more threads, or the interpreter ends
                 if not self._to_the_end:
                     raise
-                return self._work()
+                return self._work_here()
         self._wake()
         if self._to_the_end and self._closing.is_set():
             self._work()
         return None
+
+    def _work_here(self) -> None:
+        """Work in the place of the thread, as often as that is poked meanwhile: by us, too, since the end of one turn begins the next."""
+        self._again = True
+        if self._instead:
+            return  # whoever is at it sees that
+        self._instead = True  # no call since the look at it: neither a signal nor another thread comes between
+        try:
+            while self._again:
+                self._again = False
+                self._work()
+        except BaseException:
+            self._instead = False
+            self._work_here()  # somebody may wait for what a signal cut short
+            raise
+        self._instead = False  # nor here
 
     def _start(self) -> None:
         with self._starting:

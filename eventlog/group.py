@@ -235,11 +235,14 @@ class Group:
                 self._queue, self._batch, self._next, self._leader = queue, [], following, 0
                 self._led, self._claimed, self._turn = following is not None, False, turn + 1
             following = self._next if self._turn == turn + 1 else None
-        # The next leader first: its fdatasync can start while we wake the others.
-        if following is not None:
+        # The next leader first: its fdatasync can start while we wake the others. Unless it is one for whom we may have to lead ourselves.
+        first = following is not None and following.leads_itself
+        if following is not None and first:
             following.lead()
         if done:
             _wake_all(done if own is None else [place for place in done if place is not own])
+        if following is not None and not first:
+            following.lead()
 
     def _process(self, entries: Sequence[Entry]) -> None:
         """Write what is not written, sync once; every entry ends up written and durable, or with an error."""

@@ -272,6 +272,50 @@ with EventLog.open(sys.argv[1]) as log:
     assert python(code, tmp_path / "log").stdout.splitlines() == ["can't start new thread", "8 2"]
 
 
+def test_p18_who_leads_for_coroutines_where_no_thread_can_be_had_comes_to_an_end(tmp_path: Path) -> None:
+    """A thread leads for them turn after turn while fresh ones come: neither deeper and deeper, nor before it wakes its own."""
+    code = """
+import asyncio, resource, sys, threading, time
+from eventlog import *
+from eventlog.fs import FileSystem
+
+class Slow(FileSystem):
+    def fdatasync(self, fd):
+        time.sleep(0.002)
+
+begin, failed = threading.Event(), []
+
+def work(log):
+    begin.wait()
+    try:
+        for n in range(50):
+            log.commit(Event("t", {"n": n}))
+    except BaseException as error:
+        failed.append(error)
+
+async def main(log, threads):
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+    begin.set()
+    coming = set()
+    while any(thread.is_alive() for thread in threads) and len(coming) < 4000:
+        coming.add(asyncio.create_task(log.acommit(Event("c", {}))))
+        await asyncio.sleep(0.0002)
+    await asyncio.gather(*coming)
+
+with EventLog.open(sys.argv[1], fs=Slow()) as log:
+    threads = [threading.Thread(target=work, args=(log,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(asyncio.wait_for(main(log, threads), 60))
+    for thread in threads:
+        thread.join()
+    print(failed, sum(1 for _ in log.read(types={"t"})))
+"""
+    assert python(code, tmp_path / "log").stdout == "[] 100\n"
+
+
 def test_p19_a_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(tmp_path: Path) -> None:
     path = fill(tmp_path / "log", 40)
     with EventLog.open(path, read_only=True) as log:
