@@ -431,12 +431,31 @@ def test_an_outcome_that_lands_while_the_receiver_is_asked_stands(log: EventLog,
     out.attempt.__exit__(None, None, None)
 
 
+class Door:
+    """Holds back a call of which Dispatched is on disk, until it is open; at its end it is."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def _reach(self, name: str) -> None:
+        if name == "after-dispatched":
+            self.reached.set()
+            assert self.open.wait(10)
+
+    def __enter__(self) -> None:
+        crashpoints.armed = self._reach
+
+    def __exit__(self, *raised: object) -> None:
+        crashpoints.armed = None
+        self.open.set()
+
+
 def test_a_call_that_goes_out_while_the_receiver_is_asked_is_not_said_to_be_dropped(log: EventLog) -> None:
     """The receiver does not have it yet, which says nothing once the call is out."""
-    tools, at_the_door, go, out, come_back = Toolbox(log), *(threading.Event() for _ in range(4))
+    tools, door, out, come_back = Toolbox(log), Door(), threading.Event(), threading.Event()
 
     def ask(view: IntentView) -> DidNotHappen:
-        go.set()
+        door.open.set()
         assert out.wait(10)
         return DidNotHappen("it is not there")
 
@@ -449,20 +468,12 @@ def test_a_call_that_goes_out_while_the_receiver_is_asked_is_not_said_to_be_drop
     def call() -> None:
         assert attempt.call(act, step="x") == 1
 
-    def stop_at_the_door(name: str) -> None:
-        if name == "after-dispatched":
-            at_the_door.set()
-            assert go.wait(10)
-
     with tools.attempt("b") as attempt:
         caller = threading.Thread(target=call, daemon=True)
-        crashpoints.armed = stop_at_the_door
-        try:
+        with door:
             caller.start()
-            assert at_the_door.wait(10)
+            assert door.reached.wait(10)
             answer = attempt.cancel()
-        finally:
-            crashpoints.armed = None
         come_back.set()
         caller.join(10)
     assert answer.indeterminate == ("b@1:x",)
@@ -472,7 +483,7 @@ def test_a_call_that_goes_out_while_the_receiver_is_asked_is_not_said_to_be_drop
 @pytest.mark.parametrize("class_", [EffectClass.RECONCILABLE, EffectClass.NON_IDEMPOTENT, EffectClass.READ_ONLY])
 def test_what_stands_at_the_door_is_out_for_a_cancel_and_is_held_back_by_it(log: EventLog, class_: EffectClass) -> None:
     """The receiver says truly that it does not have it; nobody may say that it never will, as long as the call can still go out."""
-    tools, at_the_door, go, sent = Toolbox(log), threading.Event(), threading.Event(), []
+    tools, door, sent = Toolbox(log), Door(), []
     options = {"reconcile": lambda view: DidNotHappen("it is not there")} if class_ is EffectClass.RECONCILABLE else {}
 
     @tools.tool(class_, **options)
@@ -485,22 +496,13 @@ def test_what_stands_at_the_door_is_out_for_a_cancel_and_is_held_back_by_it(log:
         except EffectError as error:
             refused.append(error)
 
-    def stop_at_the_door(name: str) -> None:
-        if name == "after-dispatched":
-            at_the_door.set()
-            assert go.wait(10)
-
     refused: list[EffectError] = []
     with tools.attempt("b") as attempt:
         caller = threading.Thread(target=call, daemon=True)
-        crashpoints.armed = stop_at_the_door
-        try:
+        with door:
             caller.start()
-            assert at_the_door.wait(10)
+            assert door.reached.wait(10)
             answer = attempt.cancel()
-        finally:
-            crashpoints.armed = None
-            go.set()
         caller.join(10)
         assert not attempt._guard.core.running  # type: ignore[union-attr]
     assert (sent, len(refused)) == ([], 1)
