@@ -306,13 +306,12 @@ class Writer:
         """
         view, fdatasync, failure = self.view, self._fdatasync, None
         tail = view.tail
-        fd, end, number, epoch = tail.fd, tail.end, tail.number, tail.epoch
+        fd, end = tail.fd, tail.end
         with self.syncing:
             if self.poison is None:
                 try:
                     fdatasync(fd)
-                    tail = view.tail
-                    if tail.unconfirmed is not None and tail.fd == fd:
+                    if tail.unconfirmed is not None and view.tail is tail:
                         self._confirm()
                 except OSError as error:
                     # Before anybody else may sync this descriptor: the error is reported once. And before any call: Ctrl-C during the
@@ -322,8 +321,7 @@ class Writer:
         with self.mutex:
             if failure is not None:
                 self._warn_others()
-            tail = view.tail  # of another segment, or behind a cut, its offsets mean something else
-            ours = tail.number == number and tail.epoch == epoch
+            ours = view.tail is tail  # else its offsets mean something else, or what others wrote before is not confirmed
             if self.poison is not None:
                 if self.closed and ours and end <= tail.durable:
                     return  # closed meanwhile, and synced by that

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent / "faults"))
 
 from interrupting import Interrupted, interrupt, within
 
-from eventlog import Event, EventLog, EventLogError, LogPoisoned, NotWritten, OutcomeUnknown
+from eventlog import Durability, Event, EventLog, EventLogError, LogPoisoned, NotWritten, OutcomeUnknown
 from eventlog.background import Background
 from eventlog.coroutines import LoopWakes
 from eventlog.fs import FileSystem
@@ -273,3 +273,35 @@ def test_a_sync_that_fails_while_its_log_is_closed_raises_nothing_foreign(tmp_pa
     closing.join(WAIT_S)
     log.close()
     assert raised[0] is None or isinstance(raised[0], OutcomeUnknown), raised
+
+
+def test_a_sync_says_nothing_of_a_tail_that_was_found_meanwhile(memory: Path) -> None:
+    """What others wrote before that tail was found is confirmed by who syncs it, not by a sync of the descriptor before."""
+    fs = Gated()
+    endless = float("inf")
+    with EventLog.open(memory / "log", batch_window_ms=endless) as other:
+        other.commit(ONE, Durability.BATCHED)
+        with EventLog.open(memory / "log", batch_window_ms=endless, fs=fs) as log:
+            writer = log._writer
+            assert writer is not None
+            assert writer.view.tail.unconfirmed is not None, "what the other wrote waits for our first sync"
+            log.commit(ONE, Durability.BATCHED)
+            fs.shut = True
+            syncing = threading.Thread(target=log.flush)
+            syncing.start()
+            assert fs.reached.wait(WAIT_S)
+            with writer.mutex:
+                writer.lock.acquire()
+                try:
+                    writer.view.find()  # as when what another process did cannot be taken over
+                finally:
+                    writer.lock.release()
+            found = writer.view.tail
+            before = found.durable
+            assert found.unconfirmed is not None
+            fs.open_again.set()
+            syncing.join()
+            assert found.unconfirmed is None or found.durable == before
+            log.flush()
+            assert found.unconfirmed is None
+            assert not writer.dirty()
