@@ -95,7 +95,7 @@ def encode_proved(batch: Sequence[Event], commit_bytes_max: int) -> Draft:
             name = stream.encode()  # not remembered: each intent has a stream of its own
             if len(name) > STREAM_BYTES_MAX:
                 return encode(batch, commit_bytes_max)
-            stream_mask |= 1 << (crc32(name) & 63)
+            stream_mask |= _bit(name)
             rows.append((kind, stream, data))
         body = _dumps(rows, None, _OPTIONS)
     except (TypeError, UnicodeEncodeError):
